@@ -1,6 +1,7 @@
 """The import of classes that a user names by their paths, such as ``my_package.MyNet``."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from fedaux_pl.errors import did_you_mean
@@ -19,16 +20,7 @@ def import_class(path: str, base: type) -> Any:
     module_name, _, name = path.rpartition(".")
     if not module_name:
         raise ImportError(f"{path} is no class path, such as my_package.MyClass; add the module")
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # the module's own code runs: of any class
-        missing = error.name if isinstance(error, ModuleNotFoundError) else ""
-        is_missing = missing and f"{module_name}.".startswith(f"{missing}.")
-        reason = "" if is_missing else f" ({type(error).__name__}: {error})"
-        raise ImportError(
-            f"the module {module_name} cannot be imported{reason}; correct the name, or add its "
-            "folder to the Python path (PYTHONPATH=FOLDER)"
-        ) from error
+    module = import_named(module_name)
     kind = getattr(module, name, None)
     if not _is_class(kind, base):
         known = [other for other, member in vars(module).items() if _is_class(member, base)]
@@ -37,6 +29,20 @@ def import_class(path: str, base: type) -> Any:
         meant = did_you_mean(name, known)
         raise ImportError(f"{name} {got} in {module_name}{meant}; name a {wanted}")
     return kind
+
+
+def import_named(name: str) -> ModuleType:
+    """Import a module; raise an ImportError that says what to correct, whatever its code raises."""
+    try:
+        return import_module(name)
+    except Exception as error:  # the module's own code runs: of any class
+        missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+        is_missing = missing and f"{name}.".startswith(f"{missing}.")
+        reason = "" if is_missing else f" ({type(error).__name__}: {error})"
+        raise ImportError(
+            f"the module {name} cannot be imported{reason}; correct the name, or add its folder "
+            "to the Python path (PYTHONPATH=FOLDER)"
+        ) from error
 
 
 def _is_class(member: Any, base: type) -> bool:

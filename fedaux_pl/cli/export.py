@@ -13,17 +13,17 @@ from torch import nn
 
 from fedaux_pl._version import __version__
 from fedaux_pl.callbacks.client_results import as_markdown
-from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
+from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
-from fedaux_pl.models import Ensemble, save_ensemble, trained_models
+from fedaux_pl.models import Ensemble, module_of, save_ensemble, trained_models
 from fedaux_pl.runs.parser import FederationParser
 
 FORMATS = ("safetensors", "onnx")
 OPSET = 20  # of ONNX's operators, so that files do not change with the exporter's default
 _LOADING = {  # by a file of the export
     "config.json": """```python
-from fedaux_pl import load_exported
+from fedaux_pl import load_exportedIMPORTS
 
 model = load_exported("FOLDER")  # an nn.Module in evaluation mode
 probabilities = model(inputs)  # shape (N, classes)
@@ -43,11 +43,8 @@ classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
 def export(args: Sequence[str]) -> Path:
     """Writes the models of a run as safetensors or ONNX, with a model card."""
     parser = FederationParser(prog="fedaux-pl export", description=str(export.__doc__))
+    add_run_options(parser, "run")
     add = parser.add_argument
-    about = "The folder of a run, or 'last' for the newest: its best.ckpt, if any; or a checkpoint."
-    add("run", type=str, help=about)
-    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
-    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
     add("--output", type=Path, default=Path("export"), help="The folder to write.")
     add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
     add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
@@ -55,7 +52,7 @@ def export(args: Sequence[str]) -> Path:
     formats, output = options.format.split(","), Path(options.output)
     if unknown := [name for name in formats if name not in FORMATS]:
         parser.error(f"format must be one of {', '.join(FORMATS)}, but is {unknown[0]!r}")
-    checkpoint = find_tested(options.run, options.root)
+    checkpoint, loaded = load_run(options.run, options)
     is_used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if is_used and not options.overwrite:
         raise ConfigurationError(
@@ -65,7 +62,6 @@ def export(args: Sequence[str]) -> Path:
         raise ConfigurationError(
             f"the format onnx needs {' and '.join(missing)}: run `pip install 'fedaux-pl[onnx]'`"
         )
-    loaded = load_checkpoint(checkpoint)
     federation, models = loaded["federation"], trained_models(loaded)
     graph = to_onnx(models, federation) if "onnx" in formats else b""
     for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
@@ -150,6 +146,8 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
         rows.append(("tokenizer", _inline(tokenizer)))
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
+    modules = dict.fromkeys(filter(None, map(module_of, settings["clients"])))
+    imports = "".join(f"\nimport {name}  # with the network" for name in modules)
     return f"""---
 library_name: fedaux-pl
 ---
@@ -166,7 +164,7 @@ Trained by federated learning with fedaux-pl {__version__}.
 
 ## Load
 
-{load.replace("DTYPE", "uint8" if is_image else "int64")}
+{load.replace("DTYPE", "uint8" if is_image else "int64").replace("IMPORTS", imports)}
 """
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import decode_images, is_image, list_images
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
-from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
@@ -32,11 +32,8 @@ class Samples(NamedTuple):
 def predict(args: Sequence[str]) -> Path:
     """Writes class probabilities for image files, folders or an npz file, or a file of texts."""
     parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
+    add_run_options(parser, "--ckpt_path")
     add = parser.add_argument
-    about = "The folder of a run, or 'last' for the newest: its best.ckpt, if any; or a checkpoint."
-    add("--ckpt_path", type=str, required=True, help=about)
-    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
-    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
     about = "Image files and folders of them, or an npz file."
     add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
     add("--key", type=str, default="train_x", help="The array of the npz file.")
@@ -46,7 +43,7 @@ def predict(args: Sequence[str]) -> Path:
     options = parser.parse_args(list(args))
     if (options.images is None) == (options.texts is None):
         parser.error("give either --images PATH or --texts FILE")
-    loaded = load_checkpoint(find_tested(options.ckpt_path, options.root))
+    _, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
     text_format = federation.get("input_format", {})  # empty if it was trained on images
     kind, other = ("texts", "images") if text_format else ("images", "texts")

@@ -125,16 +125,16 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     return newest
 
 
-def find_tested(run: str, root: Path) -> Path:
+def find_tested(run: str | None, root: Path) -> Path | None:
     """Return a run's checkpoint that ``fit`` tests: ``best.ckpt``, else ``last.ckpt``.
 
     ``run`` is as of ``find_checkpoint``; a checkpoint is taken as it is.
     """
     checkpoint = find_checkpoint(run, root)
-    assert checkpoint is not None  # noqa: S101 - None only for None
+    if checkpoint is None or checkpoint == Path(str(run)):
+        return checkpoint
     best = checkpoint.with_name("best.ckpt")
-    is_folder = run == "last" or Path(run).is_dir()
-    return best if is_folder and best.is_file() else checkpoint
+    return best if best.is_file() else checkpoint
 
 
 def find_last(root: Path) -> Path | None:

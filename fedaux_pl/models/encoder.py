@@ -306,10 +306,12 @@ def find_config(
             default = AutoConfig.for_model(kind)
         except ValueError as error:
             raise ValueError(f"config: model_type={kind!r}: {first_line(error)}") from error
-        known = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
-        if unknown := sorted(values.keys() - known):
-            names = ", ".join(sorted(key for key in known if not key.startswith("_")))
-            raise ValueError(f"config: a {kind} has no {', '.join(unknown)}; it has {names}.")
+        names = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
+        # private ones can name code on the hub, as that of an attention
+        known = sorted(key for key in names if not key.startswith("_"))
+        if unknown := sorted(values.keys() - set(known)):
+            problem = f"config: a {kind} has no {', '.join(unknown)}"
+            raise ValueError(f"{problem}; it has {', '.join(known)}.")
         config = AutoConfig.for_model(**values)
     else:
         reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
@@ -376,7 +378,8 @@ def _load(loader: Any, source: str | Path, **options: Any) -> Any:
         )
     where = str(path if is_local else source)
     try:
-        return loader(where, local_files_only=is_local, **options)
+        # without code of the folder or the hub, and without a question whether to run it
+        return loader(where, local_files_only=is_local, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{where} cannot be loaded by the transformers library ({first_line(error)}): set "

@@ -80,15 +80,20 @@ def check_model(name: str, **options: Any) -> None:
         factory(num_classes=2, **options)
 
 
-def check_imported(names: Iterable[str]) -> None:
+def check_imported(names: Iterable[str], source: str = "the checkpoint") -> None:
     """Raise a ConfigurationError if a file names a class of a module that is not imported."""
     for name in names:
-        module = name.partition("-")[0].rpartition(".")[0]
-        if _is_class_path(name) and module not in sys.modules:
+        module = module_of(name)
+        if module and module not in sys.modules:
             raise ConfigurationError(
-                f"the checkpoint has the class {name}, whose module is not imported: import "
-                f"{module} before, if you trust the checkpoint"
+                f"{source} has the class {name}, whose module is not imported: if you trust it, "
+                f"import {module} before; on the command line, add --import {module}"
             )
+
+
+def module_of(name: str) -> str:
+    """Return the module of a model that is named by its class path; empty for other names."""
+    return name.partition("-")[0].rpartition(".")[0] if _is_class_path(name) else ""
 
 
 def create_for(

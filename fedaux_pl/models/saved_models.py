@@ -4,22 +4,24 @@ Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.classifier import of_head
-from fedaux_pl.models.registry import create_for, create_model, options_of, state_key
+from fedaux_pl.models.registry import check_imported, create_for, options_of, state_key
 
 FORMAT = 1
 """The format of an exported folder, increased when older ones become unreadable."""
 CONFIG = "config.json"
+_TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
@@ -106,21 +108,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
-    """Create the models of a federation with the weights of its loaded checkpoint, by name."""
+    """Create the models of a federation with the weights of its loaded checkpoint, by name.
+
+    A network that was named by its class path must be imported before.
+    """
     federation, weights = checkpoint["federation"], checkpoint["state_dict"]
     settings, shape = federation["settings"], federation["input_shape"]
+    check_imported(settings["clients"])
     models: dict[str, nn.Module] = {}
     for name in settings["clients"]:
         options = options_of(name, settings["clients"], settings["model_options"])
-        options = {**options, "pretrained": False}  # the weights of the run are loaded below
         prefix = f"students.{state_key(name)}."
-        own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        try:
-            models[name] = create_for(shape, name, len(federation["classes"]), **options)
-        except (ValueError, TypeError) as error:
-            problem = f"the checkpoint's model cannot be created: {error}"
-            raise ConfigurationError(problem) from error
-        _load(models[name], own, f"the checkpoint's {name}")
+        state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        count = len(federation["classes"])
+        models[name] = _recreate(name, options, shape, count, state, f"the checkpoint's {name}")
     return models
 
 
@@ -195,13 +196,14 @@ def load_exported(folder: str | Path) -> Ensemble:
     """Load a folder that ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
 
     The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
-    ``config`` has the names of the classes and the shape of the inputs. A network that was named by
-    its class path is imported from the Python path.
+    ``config`` has the names of the classes and the shape of the inputs. Nothing is imported or
+    downloaded: if a network was named by its class path, import its module before.
     """
     path = Path(folder) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        entries, classes = config["models"], config["classes"]
+        shape, classes, batchnorm = (config[k] for k in ("input_shape", "classes", "batchnorm"))
+        models = [(str(e["name"]), dict(e["options"]), str(e["file"])) for e in config["models"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{Path(folder).absolute()} has no readable {CONFIG} of an export "
@@ -212,21 +214,58 @@ def load_exported(folder: str | Path) -> Ensemble:
             f"{path} has format {config.get('format')!r}, but this release reads format {FORMAT}: "
             "export the run again"
         )
-    models = {}
-    for entry in entries:
-        try:
-            model = create_model(entry["name"], len(classes), **entry["options"])
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"{path}: {error}") from error
-        file = Path(folder) / Path(entry["file"]).name
-        _load(model, read_tensors(file)[0], str(file))
-        models[entry["file"]] = model
-    return Ensemble(models, config, config["batchnorm"]).eval()
+    check_imported([name for name, _, _ in models], str(path))
+    loaded = {}
+    for name, options, file in models:
+        if name.startswith("encoder") and "source" in options:  # its configuration is on the hub
+            raise ConfigurationError(
+                f"{path} has source {options['source']!r}; expected the config of the encoder: "
+                "export the run again"
+            )
+        weights = Path(folder) / Path(file).name
+        state, _ = read_tensors(weights)
+        loaded[file] = _recreate(name, options, shape, len(classes), state, str(weights))
+    return Ensemble(loaded, config, batchnorm).eval()
 
 
-def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
+def _recreate(
+    name: str,
+    options: Mapping[str, Any],
+    input_shape: Sequence[int],
+    num_classes: int,
+    state: Mapping[str, Tensor],
+    source: str,
+) -> nn.Module:
+    """Create a model with the weights of a file, whose options allocate no more than these."""
+    options = {**options, "pretrained": False}
+    # heads that are left out, as GoogLeNet's, are created, too
+    limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
+    try:
+        with _AllocationLimit(limit):
+            model = create_for(input_shape, name, num_classes, **options)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigurationError(f"{source} cannot be created: {error}") from error
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigurationError(f"the weights of {what} do not fit: {reason}") from error
+        raise ConfigurationError(f"the weights of {source} do not fit: {reason}") from error
+    return model
+
+
+class _AllocationLimit(TorchDispatchMode):
+    """Within this context, tensors of more than ``limit`` elements in all are a ValueError."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count what a function that creates tensors would allocate, and call it."""
+        options = kwargs or {}
+        if any(argument.name == "device" for argument in func._schema.arguments):
+            tensor = func(*args, **{**options, "device": "meta"})
+            self.limit -= tensor.numel() + _TENSOR
+            if self.limit < 0:
+                raise ValueError("its options ask for more than the file of its weights holds")
+        return func(*args, **options)

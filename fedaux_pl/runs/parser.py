@@ -24,7 +24,12 @@ from fedaux_pl.callbacks.progress import FederationProgress
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
-from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
+from fedaux_pl.engine.checkpoints import (
+    find_checkpoint,
+    find_last,
+    find_tested,
+    load_checkpoint,
+)
 from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.checks import PRECISION_ALIASES, PRECISIONS, check_trainer
@@ -33,6 +38,11 @@ from fedaux_pl.runs.messages import clarify
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
 from fedaux_pl.sites import Sites
 
+TESTED = (
+    "The folder of a run, or 'last' for the newest: its best.ckpt if validation data chose one, "
+    "else its last.ckpt; or a checkpoint."
+)
+"""Which checkpoint verbs take that measure a run or read its models."""
 _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
 _MAX_SEED = 2**32 - 1  # numpy's
 # The allowed values of options whose type does not describe them.
@@ -134,10 +144,11 @@ class FederationCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add --ckpt_path and --sites; link the seed and the number of clients."""
-        about = (
-            "A checkpoint to resume, or the folder of a run; 'last' for the newest below "
-            "default_root_dir, without which fit begins a new run."
+        resumed = (
+            "The folder of a run to resume, or 'last' for the newest below default_root_dir: its "
+            "last.ckpt, without which fit begins a new run; or a checkpoint."
         )
+        about = resumed if self.save_config_callback else TESTED
         parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
         about = "Real sites that hold the private data; null simulates all clients in this process."
         parser.add_argument("--sites", type=Sites | None, default=None, help=about)
@@ -173,7 +184,8 @@ class FederationCLI(LightningCLI):
             say = rank_zero_only(print)
             say(f"there is no last.ckpt below {root.absolute()} to resume: a new run begins")
             ckpt_path = None
-        self.checkpoint = find_checkpoint(ckpt_path, root)
+        find = find_checkpoint if self.save_config_callback else find_tested
+        self.checkpoint = find(ckpt_path, root)
         if self.checkpoint is not None:
             load_checkpoint(self.checkpoint)  # raises if it is not a checkpoint of a federation
             # A resumed run writes to the same folder, or to one that was moved: both are intended.

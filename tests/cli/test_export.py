@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from fedaux_pl.errors import ConfigurationError, UsageError
 from fedaux_pl.models import Ensemble, create_model, load_exported, save_ensemble
 from tests.command_line import OWN
 from tests.federations import SMALL, FewDigits
+from tests.models import own_networks
 from tests.texts import encoder, ids
 
 CLASSES = list("0123456789")
@@ -59,6 +62,38 @@ def test_the_card_says_what_clients_send_by_the_method_alone(run):
     card = model_card(federation, [], "last.ckpt")
     assert "each sends one release and no model" in card
     assert "trains_clients" not in card
+
+
+def test_an_own_network_needs_its_module(run, images, tmp_path, monkeypatch):
+    """A module that nobody imported is named on the command line; fit's folder is searched."""
+    last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    settings = last["federation"]["settings"]
+    for entry in ("clients", "model_options"):
+        settings[entry]["own_copy.TinyNet"] = settings[entry].pop(OWN)
+    weights = last["state_dict"].items()
+    former, new = OWN.replace(".", ":"), "own_copy:TinyNet"
+    last["state_dict"] = {key.replace(former, new): value for key, value in weights}
+    torch.save(last, tmp_path / "last.ckpt")
+    (tmp_path / "own_copy.py").write_text(Path(own_networks.__file__).read_text())
+    np.savez(tmp_path / "few.npz", train_x=images.numpy())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    inputs = ["--ckpt_path=last.ckpt", "--images=few.npz"]
+    for verb, args in ((export, ["last.ckpt"]), (predict, inputs)):
+        with pytest.raises(
+            ConfigurationError, match=r"own_copy.TinyNet, .* add --import own_copy$"
+        ):
+            verb(args)
+        with pytest.raises(ConfigurationError, match="--import own_cop: the module own_cop cannot"):
+            verb([*args, "--import=own_cop"])
+    assert "own_copy" not in sys.modules
+    assert not Path("export").exists()
+    export(["last.ckpt", "--import=own_copy"])
+    predict([*inputs, "--import=own_copy"])
+    assert "\nimport own_copy  # with the network\n" in Path("export", "README.md").read_text()
+    with torch.no_grad():
+        assert torch.equal(load_exported("export")(images), expected(run, images))
+    del sys.modules["own_copy"]
 
 
 def test_the_model_card(run, tmp_path):

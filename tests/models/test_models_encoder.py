@@ -1,6 +1,7 @@
 """Text encoders: their features are those of the transformers library, whatever the padding."""
 
 import itertools
+import json
 import subprocess
 import sys
 
@@ -251,3 +252,25 @@ def test_models_for_another_kind_of_data():
     with pytest.raises(ValueError, match="'tinybert' takes token ids"):
         create_for((3, 8, 8), "tinybert", 3, pretrained=False)
     assert create_for((1, 8, 8), "resnet8", 3, pretrained=True, width=0.125).inputs == "images"
+
+
+def test_code_of_a_folder_is_never_run(tmp_path, monkeypatch):
+    """Not even if the user answers the library's question with yes."""
+    folder = save(tmp_path, encoder())
+    (tmp_path / "trap.py").write_text("raise AssertionError('code was run')\n")
+    for name, auto in (("config", "AutoConfig"), ("tokenizer_config", "AutoTokenizer")):
+        path = folder / f"{name}.json"
+        content = json.loads(path.read_text())
+        content |= {"model_type": "own", "tokenizer_class": "Own", "auto_map": {auto: "trap.Own"}}
+        path.write_text(json.dumps(content))
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    with pytest.raises(ConfigurationError, match="cannot be loaded by the transformers library"):
+        encoders.load_tokenizer(folder)
+    with pytest.raises(ConfigurationError, match="cannot be loaded by the transformers library"):
+        create_model("encoder", 3, source=folder)
+
+
+def test_private_values_of_a_configuration_are_refused():
+    """The attention can be code on the hub."""
+    with pytest.raises(ValueError, match="config: a bert has no _attn_implementation_internal; it"):
+        encoder(config=CONFIG | {"_attn_implementation_internal": "someone/attention"})

@@ -1,11 +1,26 @@
-"""The weights of h_0 in a file."""
+"""Weights in files: of h_0, and of exported models."""
+
+import json
+import sys
 
 import pytest
 import torch
 
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.models import create_model, load_backbone, save_backbone
+from fedaux_pl.models import (
+    create_for,
+    create_model,
+    load_backbone,
+    load_exported,
+    save_backbone,
+    save_ensemble,
+    trained_models,
+)
+from tests.models import own_networks
 from tests.models.own_networks import Plain
+from tests.texts import CONFIG, encoder
+
+OWN = f"{own_networks.__name__}.TinyNet"
 
 
 def small(num_classes=3, name="resnet8", **options):
@@ -66,3 +81,84 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "h0.safetensors").write_bytes(b"\x00" * 20)
     with pytest.raises(ConfigurationError, match=r"cannot be read as safetensors \(.*damaged or"):
         load_backbone(small(), tmp_path / "h0.safetensors")
+
+
+def exported(folder, model, shape=(1, 8, 8), **changes):
+    """Exports a model, with some entries of config.json changed."""
+    federation = {
+        "classes": list("abc"),
+        "input_shape": list(shape),
+        "settings": {"batchnorm": "running"},
+    }
+    save_ensemble(folder, {"model": model}, federation)
+    config = json.loads((folder / "config.json").read_text())
+    options = config["models"][0]["options"] | changes.pop("options", {})
+    config["models"][0] |= {"options": options, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A module on the Python path that remembers being imported."""
+    (tmp_path / "trap.py").write_text("import sys\nsys.is_trapped = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "trap.Net"
+    assert not hasattr(sys, "is_trapped")
+
+
+def test_an_export_chooses_no_imports(tmp_path, trap):
+    folder = exported(tmp_path / "out", small(in_channels=1), name=trap)
+    message = r"out.config.json has the class trap.Net, .* not imported: if you trust it, import tr"
+    with pytest.raises(ConfigurationError, match=message):
+        load_exported(folder)
+
+
+def test_a_checkpoint_chooses_no_imports(trap):
+    settings = {"clients": {"resnet8": 1, trap: 1}, "model_options": {}}
+    federation = {"settings": settings, "input_shape": [1, 8, 8], "classes": ["a"]}
+    message = "the checkpoint has the class trap.Net, .* on the command line, add --import trap$"
+    with pytest.raises(ConfigurationError, match=message):
+        trained_models({"federation": federation, "state_dict": {}})
+
+
+def test_weights_come_from_the_file_alone(tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("a download")
+
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", fail)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
+    name = "torchvision/mobilenet_v3_small"
+    model = create_for((1, 8, 8), name, 3, pretrained=False, weights="DEFAULT")
+    folder = exported(tmp_path, model, options={"pretrained": True})
+    (again,) = load_exported(folder).models
+    assert again.normalize.extra_repr() == model.normalize.extra_repr() != "mean=[0.5], std=[0.25]"
+    assert torch.equal(again.head.weight, model.head.weight)
+
+
+def test_an_encoder_of_the_hub_is_not_looked_up(tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("a download")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", fail)
+    source = {"source": "someone/encoder", "config": None}
+    folder = exported(tmp_path, encoder(classes=3), (20,), options=source)
+    with pytest.raises(ConfigurationError, match="has source 'someone/encoder'; expected the con"):
+        load_exported(folder)
+
+
+@pytest.mark.parametrize(
+    ("create", "options"),
+    [
+        (lambda: small(in_channels=1), {"width": 1e6}),
+        (lambda: create_model(OWN, 3, in_channels=1, width=4), {"width": 10**12}),
+        (encoder, {"config": CONFIG | {"vocab_size": 10**9}}),
+        (encoder, {"config": CONFIG | {"num_hidden_layers": 10**6}}),
+    ],
+)
+def test_options_allocate_no_more_than_the_weights(tmp_path, create, options):
+    model = create()
+    shape = (1, 8, 8) if model.inputs == "images" else (20,)
+    folder = exported(tmp_path, model, shape, options=options)
+    with pytest.raises(ConfigurationError, match="safetensors cannot be created: its options ask"):
+        load_exported(folder)

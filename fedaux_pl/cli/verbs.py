@@ -99,6 +99,7 @@ def _evaluate(verb: str, limit: str, args: Sequence[str]) -> FederationCLI:
         kind = "val/accuracy" if "val/accuracy" in metrics else "accuracy"
         each = [f"{name} {metrics[f'{kind}/{name}']:.2%}" for name in cli.model.clients]
         measured = f"{kind.replace('val/', 'validation ')} {metrics[kind]:.2%}"
+        print(f"Checkpoint: {cli.checkpoint}")
         print(f"{_name(cli)}: {measured}" + (f" ({', '.join(each)})" if each[1:] else ""))
         _print_details(cli, metrics)
         if verb == "validate" and kind == "accuracy":

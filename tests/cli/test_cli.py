@@ -147,6 +147,36 @@ def test_a_checkpoint_has_the_accuracy_of_the_summary(verb, finished_run, capsys
     assert (folder / "config.yaml").read_text() == config
 
 
+@pytest.mark.parametrize("verb", ["validate", "test"])
+@pytest.mark.parametrize(("chosen", "name"), [(".", "best"), ("last", "best"), ("file", "last")])
+def test_a_run_is_measured_at_its_best_round(verb, chosen, name, run, capsys):
+    """As fit, predict and export do."""
+    last = folder_of_run(run) / "checkpoints" / "last.ckpt"
+    best = torch.load(last, weights_only=True)
+    best["federation"]["history"] = best["federation"]["history"][:1]
+    torch.save(best, last.with_name("best.ckpt"))
+    given = {".": folder_of_run(run), "last": "last", "file": last}[chosen]
+    assert main([verb, f"--ckpt_path={given}", f"--trainer.default_root_dir={run}"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Checkpoint: {last.with_name(f'{name}.ckpt')}\n" in printed
+    assert f"after {'1 round' if name == 'best' else '2 rounds'}: accuracy" in printed
+
+
+def test_fit_resumes_the_last_round_though_there_is_a_best(run, capsys):
+    last = folder_of_run(run) / "checkpoints" / "last.ckpt"
+    last.with_name("best.ckpt").write_text("not read")
+    more = ["--ckpt_path", str(folder_of_run(run)), "--trainer.max_epochs=2"]
+    assert main(command("fit", run, *more)) == 0
+    assert "FedAUX with memory after 2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["validate", "test", "predict", "export"])
+def test_the_help_says_which_checkpoint_is_taken(verb, capsys):
+    assert status([verb, "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "'last' for the newest: its best.ckpt if validation data chose one, else its" in printed
+
+
 def test_last_goes_on_in_the_same_folder(run, capsys):
     assert main(command("fit", run, "--ckpt_path=last", "--trainer.max_epochs=3")) == 0
     assert "FedAUX with memory after 3 rounds" in capsys.readouterr().out

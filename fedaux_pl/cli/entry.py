@@ -5,6 +5,7 @@ It imports nothing heavy, so that --help and --version answer at once; a verb im
 
 import argparse
 import gc
+import os
 import signal
 import sys
 import threading
@@ -118,6 +119,16 @@ def main(args: Sequence[str] | None = None) -> int:
     or wrong options, or ``INTERRUPTED``. SystemExit is raised with status 0 after help, 1 after
     Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
     """
+    try:
+        return _answer(args)
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader has read enough, as `head` in a pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _answer(args: Sequence[str] | None) -> int:
     verb, *rest = (list(sys.argv[1:] if args is None else args)) or ["--help"]
     if verb in ("-h", "--help"):
         width = max(map(len, VERBS))

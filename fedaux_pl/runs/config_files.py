@@ -1,22 +1,27 @@
 """The configuration files of a command line: the package's by name, and those of earlier runs."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pytorch_lightning.utilities import rank_zero_only
 
-from fedaux_pl.engine.checkpoints import find_checkpoint, find_last
+from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "configs"
+BEGAN_IN = "# relative paths are below "
+"""How the first line of a run's config.yaml begins; the folder in which the run began follows."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 _SWEEPS = "paper"  # the folder of sweep files, which fit does not take
 _FORMER = {  # former names, and what to give instead
     "privacy/no_noise": "privacy/paper_no_noise",
     "scoring/no_noise": "scoring/paper with --model.algorithm.privacy.epsilon null",
 }
-_OF_SWEEPS = re.compile(r"^(axes|grids):", re.MULTILINE)
+_OF_SWEEPS = ("axes", "grids")
+_PATH = re.compile(r"(\w+_)?(root|path)|cache_dir|tokenizer|source")  # options that hold one
 
 
 def config_names() -> list[str]:
@@ -34,18 +39,67 @@ def complete_configs(args: Sequence[str]) -> list[str]:
     complete = list(args)
     for position, value in _values(args, "--config"):
         prefix = "--config=" if args[position].startswith("--config=") else ""
-        complete[position] = prefix + (found := _find_config(value))
-        text = Path(found).read_text(errors="replace") if Path(found).is_file() else ""
-        if of_sweep := _OF_SWEEPS.search(text):
+        path = _find_config(value)
+        complete[position] = prefix + path
+        content = _read(Path(path)) if Path(path).is_file() else {}
+        if of_sweep := [key for key in _OF_SWEEPS if key in content]:
             raise ConfigurationError(
-                f"config must be a configuration of one run, but {found} is a file of fedaux-pl "
-                f"sweep (it has {of_sweep[1]}): run fedaux-pl sweep {found}"
+                f"config must be a configuration of one run, but {path} is a file of fedaux-pl "
+                f"sweep (it has {of_sweep[0]}): run fedaux-pl sweep {path}"
             )
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
         return complete
-    rank_zero_only(print)(f"Settings: {saved}")
-    return ["--config", str(saved), *complete]
+    first = saved.read_text(encoding="utf-8").partition("\n")[0]
+    began = Path(first.removeprefix(BEGAN_IN)) if first.startswith(BEGAN_IN) else Path.cwd()
+    is_elsewhere = began != Path.cwd()
+    note = f" (of a run that began in {began})" if is_elsewhere else ""
+    rank_zero_only(print)(f"Settings: {saved}{note}")
+    moved = _paths_of_run(saved, began) if is_elsewhere else []
+    return ["--config", str(saved), *moved, *complete]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read a configuration file; raise a ConfigurationError that names it."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        problem = f"config: {path} is not valid YAML: it is not a text file"
+        raise ConfigurationError(problem) from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split()).replace('in "<unicode string>",', "at")
+        raise ConfigurationError(f"config: {path} is not valid YAML: {reason}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(
+            f"config: {path} must hold options such as `model: {{participation: 0.4}}`, but is "
+            f"{str(content)[:40]!r}"
+        )
+    return content
+
+
+def _paths_of_run(saved: Path, began: Path) -> list[str]:
+    """Return options for a run that is read from another folder than the one it began in.
+
+    They are its root, and the relative paths in its configuration that lead to something there.
+    """
+    run = saved.parent
+    options = [f"--trainer.default_root_dir={run.parents[1]}"] if run.parent.name == "runs" else []
+    settings = _read(saved)
+    for part in ("data", "model"):
+        for key, value in _paths(settings.get(part) or {}, part):
+            if not Path(value).is_absolute() and (began / value).exists():
+                options.append(f"--{key}={began / value}")
+    return options
+
+
+def _paths(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the options below a key that hold paths, and their values."""
+    for name, value in settings.items():
+        key = prefix if name == "init_args" else f"{prefix}.{name}"
+        if isinstance(value, Mapping):
+            yield from _paths(value, key)
+        elif isinstance(value, str) and _PATH.fullmatch(name):
+            yield key, value
 
 
 def _find_config(value: str) -> str:
@@ -80,7 +134,10 @@ def _config_of_run(args: Sequence[str]) -> Path | None:
     if checkpoint is None:
         return None
     saved = checkpoint.absolute().parent.parent / "config.yaml"  # RUN/checkpoints/last.ckpt
-    return saved if saved.is_file() else None
+    if not saved.is_file():
+        load_checkpoint(checkpoint)  # raises if it is not the checkpoint of a federation
+        return None
+    return saved
 
 
 def _values(args: Sequence[str], option: str) -> Iterator[tuple[int, str]]:

@@ -35,13 +35,12 @@ _REWRITTEN = {
         r"\1 must be a class: give its import path, such as \2.MyClass, in place of the file \2.py"
     ),
     r"Problems parsing config: (.*)": r"config: the file is not valid YAML: \1",
-    r"Unexpected config: (?:---\s*)?([^\n]*).*": (
-        r"config: the file must hold options such as `model: {participation: 0.4}`, but begins "
-        r"with '\1'"
-    ),
     r".*argument after \*\* must be a mapping, not NoneType": (
         "model.algorithm.privacy must be a mapping such as {epsilon: 0.1}, but is null: set "
         "model.algorithm.privacy.epsilon to null for no noise"
+    ),
+    r".*class_path '(?:\w+\.)*(\w+)':\s+Requirement '([^']+)' not met.*": (
+        r"\1 needs \2, which is not installed: run pip install '\2'"
     ),
     # what a class refuses when it is created
     r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
@@ -112,7 +111,8 @@ def clarify(
         if match := re.fullmatch(pattern, message):
             dashes = "--" if "unrecognized" in pattern else ""  # otherwise it stands in a file
             names = [f"{dashes}{option}" for option in options]
-            return _unknown_option(".".join(match.groups()), prog, names)
+            of_classes = [f"{dashes}{option}" for option in _options_of_classes(roots, options)]
+            return _unknown_option(".".join(match.groups()), prog, names, of_classes)
     if match := re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message):
         names = class_names(roots, match[1])
         return f"--{match[1]}.help takes one of {', '.join(names)}" + did_you_mean(match[2], names)
@@ -189,7 +189,16 @@ def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str
                 yield from (f"{name}.{part.name}" for part in fields(parameter.default))
 
 
-def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
+def _options_of_classes(roots: Mapping[str, type], keys: Collection[str]) -> Iterator[str]:
+    """Yield the options of classes that options accept: model.algorithm.privacy.epsilon."""
+    for key in (key for key in keys if key.startswith(("model.", "data."))):
+        for owner in class_names(roots, key):
+            yield from (f"{key}.{option}" for option in _parameters(roots, key, owner))
+
+
+def _unknown_option(
+    given: str, prog: str, options: Collection[str], of_classes: Collection[str]
+) -> str:
     """Return the message about an option that does not exist, with the one probably meant."""
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
     if name.endswith((".yaml", ".yml")) or name in config_names():
@@ -199,6 +208,8 @@ def _unknown_option(given: str, prog: str, options: Collection[str]) -> str:
     last = re.split(r"[.-]", name)[-1]
     known = _SYNONYMS.get(last, last).rpartition(".")[2]
     same = [option for option in options if re.split(r"[.-]", option)[-1] == known]
+    end = "." + name.removeprefix("--").partition(".")[2]
+    same = same or list(dict.fromkeys(o for o in of_classes if end != "." and o.endswith(end)))
     meant = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, options)
     root = re.match(r"(?:--)?(model|data)", name)
     show_help = f"; all options: {prog} --{root[1]}.help" if root else ""

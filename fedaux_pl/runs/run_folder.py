@@ -18,6 +18,7 @@ from pytorch_lightning.loggers.logger import DummyExperiment  # type: ignore[att
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import SCRATCH, locked, write_text_atomically
+from fedaux_pl.runs.config_files import BEGAN_IN
 
 _LOCK = ".lock"
 _KEY = "run_folder"
@@ -89,7 +90,8 @@ class RunFolder(SaveConfigCallback):
             self._lock(self.folder)
             self.config.model.threads = pl_module.threads  # chosen in setup, if not given
             text = self.parser.dump(self.config, skip_none=False)
-            write_text_atomically(self.folder / self.config_filename, text)
+            first = f"{BEGAN_IN}{Path.cwd()}"
+            write_text_atomically(self.folder / self.config_filename, f"{first}\n{text}")
         self._enter(trainer.strategy.broadcast(self.folder))
         for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
             if isinstance(part, RunLogger | FederationReport):

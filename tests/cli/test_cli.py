@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -216,6 +217,14 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
     assert f"{other} is not the checkpoint of a federation" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_checkpoint_is_refused_without_other_options(tmp_path, capsys):
+    path = tmp_path / "text.ckpt"
+    path.write_text("hello")
+    for verb in ("fit", "test"):
+        assert main([verb, f"--ckpt_path={path}"]) == 1
+        assert f"{path} cannot be read as a checkpoint" in capsys.readouterr().err
+
+
 # --- mistakes ----------------------------------------------------------------------------------
 
 
@@ -347,6 +356,18 @@ def test_the_help_of_fit_documents_its_options(args, words, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     for word in words:
         assert word in printed
+
+
+@pytest.mark.parametrize("verb", [[], ["fit"]])
+def test_help_ends_quietly_if_its_reader_has_gone(verb):
+    """As `fedaux-pl --help | head -n 1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = f"from fedaux_pl.cli import main; raise SystemExit(main({[*verb, '--help']}))"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_every_option_in_the_top_level_help_exists(capsys):

@@ -10,7 +10,13 @@ import yaml
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs.config_files import _FORMER, FOLDER, complete_configs, config_names
+from fedaux_pl.runs.config_files import (
+    _FORMER,
+    BEGAN_IN,
+    FOLDER,
+    complete_configs,
+    config_names,
+)
 from fedaux_pl.runs.parser import FederationCLI
 
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -174,3 +180,37 @@ def test_a_fast_dev_run_promises_no_results(elsewhere, capsys):
     assert "fast_dev_run: a few samples, and nothing was written" in printed
     assert "Results" not in printed
     assert not Path("logs").exists()
+
+
+def test_the_relative_paths_of_a_run_are_found_from_another_folder(elsewhere, capsys):
+    began = elsewhere / "began"
+    run = elsewhere / "logs" / "runs" / "run"
+    for folder in (began / "scans", began / "text", run / "checkpoints"):
+        folder.mkdir(parents=True)
+    (run / "checkpoints" / "last.ckpt").touch()
+    images = {"root": "scans", "test_root": "missing", "cache_dir": None, "size": 8}
+    texts = {"path": str(began / "scans"), "layout": {"text": "text"}}
+    data = {
+        "private": {"class_path": "ImageFolder", "init_args": images},
+        "auxiliary": {"class_path": "TextFiles", "init_args": texts},
+    }
+    settings = {"data": data, "model": {"model_options": {"source": "text"}}}
+    (run / "config.yaml").write_text(f"{BEGAN_IN}{began}\n{yaml.safe_dump(settings)}")
+    config = ["--config", str(run / "config.yaml")]
+    given = [f"--ckpt_path={run}", "--data.alpha=1"]
+    assert complete_configs(given) == [
+        *config,
+        f"--trainer.default_root_dir={elsewhere / 'logs'}",
+        f"--data.private.root={began / 'scans'}",
+        f"--model.model_options.source={began / 'text'}",
+        *given,
+    ]
+    assert f"config.yaml (of a run that began in {began})\n" in capsys.readouterr().out
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace(str(began), str(elsewhere)))
+    assert complete_configs(given) == [*config, *given]
+
+
+def test_a_run_stores_the_folder_in_which_it_began(finished_run):
+    first = (finished_run.folder / "config.yaml").read_text().partition("\n")[0]
+    assert first == f"{BEGAN_IN}{Path.cwd()}"

@@ -368,20 +368,40 @@ def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
     [
         (
             b"- a\n- b\n",
-            "config: the file must hold options such as `model: {participation: 0.4}`, ",
+            "must hold options such as `model: {participation: 0.4}`, but is \"['a', 'b']\"",
         ),
-        (b"- a\n- b\n", "but begins with '- a'"),
-        (b"", "but begins with ''"),
-        (
-            b"model: {a: [1\n",
-            "config: the file is not valid YAML: while parsing a flow sequence at ",
-        ),
-        (b"\xb7\xff\x00", "config: the file is not valid YAML: it is not a text file"),
+        (b"", "must hold options such as `model: {participation: 0.4}`, but is 'None'"),
+        (b"model: {a: [1\n", "is not valid YAML: while parsing a flow sequence at line 1, "),
+        (b"\xb7\xff\x00", "is not valid YAML: it is not a text file"),
     ],
 )
 def test_a_configuration_that_holds_no_options(content, expected, tmp_path, capsys):
-    (tmp_path / "a.yaml").write_bytes(content)
-    assert expected in refused(capsys, f"--config={tmp_path / 'a.yaml'}")
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    assert f"config: {path} {expected}" in refused(
+        capsys, "--config=quickstart", f"--config={path}"
+    )
+
+
+def test_an_option_of_a_class_is_found_without_its_class(capsys):
+    for given, meant in (
+        ("model.privacy.epsilon", "--model.algorithm.privacy.epsilon"),
+        ("data.root", "--data.private.root or --data.auxiliary.root"),
+    ):
+        message = refused(capsys, "--config=quickstart", f"--{given}=1")
+        assert f"there is no option --{given} (did you mean {meant}?)" in message
+
+
+def test_a_logger_whose_package_is_missing_names_it():
+    original = (
+        'Parser key "trainer.logger":\n  Does not validate against any of the Union subtypes\n'
+        "  Subtypes: [Logger]\n  Errors:\n    - Problem with given class_path "
+        "'pytorch_lightning.loggers.WandbLogger':\n        Requirement 'wandb>=0.12.10' not met. "
+        "HINT: Try running `pip install -U 'wandb>=0.12.10'`\n  Given value type: <class 'dict'>"
+    )
+    assert clarify(original, "prog", ROOTS, {}) == (
+        "WandbLogger needs wandb>=0.12.10, which is not installed: run pip install 'wandb>=0.12.10'"
+    )
 
 
 @pytest.mark.parametrize("verb", ["fit", "pretrain", "benchmark"])

@@ -125,7 +125,7 @@ class FederationCLI(LightningCLI):
         logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
         threading.excepthook = _report_failure
         # For class paths in the user's folder; last, so that it hides no package. Verbs that take
-        # class paths from a file (predict, export) do without: a file must not choose what runs.
+        # class paths from a checkpoint (predict, export) import what --import names only.
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
         super().__init__(

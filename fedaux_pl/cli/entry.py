@@ -121,10 +121,12 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     try:
         return _answer(args)
+    except BrokenPipeError:  # of help, whose reader has read enough, as `head` in a pipe
+        return 0
     finally:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has read enough, as `head` in a pipe
+        except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

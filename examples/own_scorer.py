@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl import FedAUX
-from fedaux_pl.scoring import Privacy, Scorer
+from fedaux_pl.scoring import Privacy, Scorer, Step
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,11 @@ class MeanSign(Scorer):
 
     what = "the mean of the signs of its feature rows"
 
-    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Computes the vector before noise, shape (k,)."""
-        return positives.sign().mean(dim=0) / positives.shape[1] ** 0.5
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Compute the vector before noise, shape (k,)."""
+        return rows.sign().mean(dim=0) / rows.shape[1] ** 0.5
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """2 / |D_i|."""
@@ -45,7 +47,7 @@ def main() -> Tensor:
     scoring = FedAUX(scorer=MeanSign(), privacy=Privacy(epsilon=1.0)).scoring
     public_map = scoring.fit_map(public, negatives=public)
     heads = [
-        scoring.release(client, features, public[:0], public_map, noise_seed=None)
+        Step(scoring).release(client, features, public[:0], public_map, noise_seed=None)
         for client, features in enumerate(clients)
     ]
     logits = [head.logits(public) for head in heads]

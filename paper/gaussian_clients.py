@@ -23,7 +23,7 @@ from torch import Tensor
 from fedaux_pl.cli.report import publish
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.scoring import Identity, Logistic, Privacy, Scoring, Sigmoid
+from fedaux_pl.scoring import Identity, Logistic, Privacy, Scoring, Sigmoid, Step
 
 COLORS, MARKERS = ("#0072B2", "#D55E00", "#009E73"), ("o", "s", "^")  # of Okabe and Ito
 INK, GRAY = "#1f2933", "#c9ced6"
@@ -76,7 +76,7 @@ def relative_scores(
     public_map = scoring.fit_map(negatives, negatives)
     scores = []
     for i, own in enumerate(clients):
-        logits = scoring.release(i, own, negatives, public_map, noise_seed=0).logits(points)
+        logits = Step(scoring).release(i, own, negatives, public_map, noise_seed=0).logits(points)
         scores.append(scoring.calibration.scores(logits, reference=logits))
     return torch.stack(scores) / torch.stack(scores).sum(dim=0)
 

@@ -250,7 +250,7 @@ def kill_runs(count, seed, folder, kinds=tuple(KINDS)):
         (own / "logs").rename(own / "logs before")
         killer.complete(own, "fit", *noise)
         check_same(disturbed, result(own))
-        check_ledger(own, checkpoint["federation"]["heads"])
+        check_ledger(own, checkpoint["federation"]["releases"]["scores"]["heads"])
     return killer
 
 

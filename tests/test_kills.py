@@ -36,5 +36,5 @@ def test_two_runs_that_start_together_release_once(tmp_path):
     one, other = (load_checkpoint(path) for path in paths)
     assert all(torch.equal(v, other["state_dict"][k]) for k, v in one["state_dict"].items())
     for checkpoint in (one, other):
-        check_ledger(folder, checkpoint["federation"]["heads"])
+        check_ledger(folder, checkpoint["federation"]["releases"]["scores"]["heads"])
         assert any("at most 1 release" in line for line in checkpoint["federation"]["privacy"])

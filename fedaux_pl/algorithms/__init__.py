@@ -4,7 +4,6 @@ from fedaux_pl.algorithms.base import Aggregate as Aggregate
 from fedaux_pl.algorithms.base import Algorithm as Algorithm
 from fedaux_pl.algorithms.base import Answer as Answer
 from fedaux_pl.algorithms.base import Ensemble as Ensemble
-from fedaux_pl.algorithms.base import FurtherRelease as FurtherRelease
 from fedaux_pl.algorithms.base import LocalResult as LocalResult
 from fedaux_pl.algorithms.base import Released as Released
 from fedaux_pl.algorithms.base import Round as Round

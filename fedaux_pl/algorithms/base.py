@@ -16,8 +16,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import ReleasedHead, Scoring
-from fedaux_pl.scoring.plan import PublicNumbers, plan
+from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
+from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
+from fedaux_pl.scoring.release import clients_of
 
 ServerState = Mapping[str, State]  # what it keeps of one architecture, by the method's names
 
@@ -184,14 +185,23 @@ class Released:
     (``evaluation``), by part and architecture.
     """
 
-    scoring: Scoring  # what clients release first, as ``Algorithm.plan`` has planned it
-    heads: Sequence[ReleasedHead]  # the released vectors, ordered by client
+    plan: Plan  # the steps of ``Algorithm.plan``
+    collected: Mapping[str, Collected]  # what clients have released so far, by step
     architectures: Sequence[str]  # the architecture of each client, in whose features its vector is
     sizes: Sequence[int]  # |D_i| of each client, which is public
     num_negatives: int  # |D^-|
     num_classes: int  # C
     parts: Mapping[str, Mapping[str, Tensor]]
-    further: Mapping[str, "FurtherRelease"] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Step:
+        """The first step."""
+        return next(iter(self.plan.values()))
+
+    @property
+    def heads(self) -> Sequence[ReleasedHead]:
+        """The vectors of the first step, ordered by client."""
+        return self.collected[self.first.name].heads
 
     @property
     def reference(self) -> Mapping[str, Tensor]:
@@ -202,14 +212,31 @@ class Released:
         """The heads of the clients of an architecture."""
         return [head for head in self.heads if self.architectures[head.client] == architecture]
 
+    def ask(
+        self, step: Step, send: Callable[["Released", str], Mapping[str, Tensor]]
+    ) -> dict[str, Collected]:
+        """Return whom the server asks for a step: all clients, later those of the first step.
 
-@dataclass(frozen=True)
-class FurtherRelease:
-    """A release that ``clients`` are asked for after the first one, and its vectors so far."""
-
-    scoring: Scoring
-    clients: Sequence[int] = ()
-    heads: Sequence[ReleasedHead] = ()
+        If it sends something, ``send`` makes it for the clients of one architecture, which are then
+        asked apart, under names such as ``gradient/resnet8``.
+        """
+        if not step.sends:
+            is_first = step.name == self.first.name
+            everyone = list(range(len(self.architectures)))
+            clients = everyone if is_first else clients_of(self.heads)
+            collected = self.collected.get(step.name, Collected(step, clients))
+            return {step.name: replace(collected, clients=clients)}
+        asked = {}
+        for architecture in self.reference:
+            clients = clients_of(self.group(architecture))
+            if not clients:  # sites that have never been there
+                continue
+            name = f"{step.name}/{architecture}"
+            if name in self.collected:
+                asked[name] = replace(self.collected[name], clients=clients)
+            else:
+                asked[name] = Collected(step.with_sent(send(self, architecture)), clients)
+        return asked
 
 
 class Algorithm:
@@ -346,15 +373,16 @@ class Algorithm:
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )
 
-    def plan(self, numbers: PublicNumbers | None) -> Scoring | None:
-        """Return what clients release, planned by public numbers; None if they release nothing."""
-        return None if self.scoring is None else plan(self.scoring, numbers)
+    def plan(self, numbers: PublicNumbers | None) -> Plan:
+        """Return the steps in which clients release, planned by public numbers."""
+        return {} if self.scoring is None else plan(self.scoring, numbers)
 
-    def next_release(
-        self, released: Released, asked: Collection[str]
-    ) -> tuple[str, FurtherRelease] | None:
-        """Return the name and a further release that was not yet ``asked`` for; None if no more."""
-        return None
+    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
+        """Return what the server sends to the clients of an architecture in a step that needs it.
+
+        It may depend on what was released before, as the classifier of ``Residuals`` does.
+        """
+        return {}
 
     def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return s_i(x) of all clients on each part of the data, shapes (n, N); empty for none."""

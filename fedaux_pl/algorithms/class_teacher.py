@@ -1,20 +1,18 @@
 """A teacher of classes that the server makes of the class statistics of all clients."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import FurtherRelease, Released
+from fedaux_pl.algorithms.base import Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
 from fedaux_pl.functional.discriminant import Discriminant
-from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Residuals
+from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import count_classes, pool_statistics
-from fedaux_pl.scoring.plan import further
-from fedaux_pl.scoring.release import stack_heads
+from fedaux_pl.scoring.release import clients_of, stack_heads
 
 # The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
 # much noise the means are shrunk, which makes it less certain: logits then stay as they are.
@@ -34,22 +32,23 @@ def teach_classes(released: Released) -> dict[str, Tensor]:
 
 
 def _classifiers(released: Released) -> dict[str, LinearClassifier]:
-    """A classifier of the rows of each architecture: the better one after a second release."""
+    """A classifier of the rows of each architecture: a better one if there is a gradient."""
     classifiers = {}
     for name in released.reference:
-        if not (heads := released.group(name)):  # of sites that have never been there
+        heads = released.group(name)
+        if not heads:  # of sites that have never been there
             continue
         rows = heads[0].public_map.rows(released.reference[name])
         moments = _estimate(released, heads, rows)
         classifiers[name] = moments.classifier
-        second = released.further.get(f"residuals/{name}")
+        gradient = released.collected.get(f"gradient/{name}")
+        clients = clients_of(heads)
         # a gradient without some clients would lead away from the classes that they hold
-        if second is not None and _clients(second.heads) == _clients(heads):
-            assert isinstance(second.scoring.scorer, Residuals)  # noqa: S101 - for mypy
-            vectors, sigmas = stack_heads(second.heads)
-            records = sum(released.sizes[client] for client in _clients(heads))
+        if gradient is not None and clients_of(gradient.heads) == clients:
+            vectors, sigmas = stack_heads(gradient.heads)
+            records = sum(released.sizes[client] for client in clients)
             classifiers[name] = newton_step(
-                second.scoring.scorer.classifier,
+                LinearClassifier(**gradient.step.scorer.tensors()),
                 gradient=vectors.sum(dim=0).view(released.num_classes, -1) / records,
                 noise=float(sigmas.norm()) / records,
                 records=records,
@@ -63,9 +62,9 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
     """The discriminant of the statistics of an architecture; ``rows`` are its public ones."""
     rho = _rho(released)
     pooled = pool_statistics(heads, released.num_classes, rho)
-    records = sum(released.sizes[client] for client in _clients(heads))
+    records = sum(released.sizes[client] for client in clients_of(heads))
     noise = pooled.noise * math.sqrt(rho) * released.num_classes / records
-    found = linear_discriminant(
+    discriminant = linear_discriminant(
         pooled.means,
         pooled.variances,
         pooled.priors,
@@ -73,47 +72,29 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
         noise=pooled.noise / records,
         public=torch.cov(rows.T).cpu(),
     )
-    return found.cooled(_TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
-
-
-def _clients(heads: Sequence[ReleasedHead]) -> list[int]:
-    return sorted(client for head in heads for client in head.clients)
+    return discriminant.cooled(_TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
 
 
 def _rho(released: Released) -> float:
-    scorer = released.scoring.scorer
+    scorer = released.first.scorer
     assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
     return scorer.second_moment
 
 
-def next_release(
-    released: Released, asked: Collection[str], counts: bool
-) -> tuple[str, FurtherRelease] | None:
-    """Return a release that clients have not been ``asked`` for yet; None after the last one.
-
-    With ``counts`` the class counts of each client are needed, too.
-    """
-    scoring, scorer = released.scoring, released.scoring.scorer
-    assert isinstance(scorer, ClassStatistics)  # noqa: S101 - for mypy
-    if counts and scoring.part.secure and "counts" not in asked:
-        counted = released.further.get("counts") or FurtherRelease(further(scoring, {}))
-        return "counts", replace(counted, clients=_clients(released.heads))
-    for architecture in released.reference if scorer.releases == 2 else ():
-        name, heads = f"residuals/{architecture}", released.group(architecture)
-        if name in asked or not heads:
-            continue
-        if (own := released.further.get(name)) is None:
-            rows = heads[0].public_map.rows(released.reference[architecture])
-            tensors = _estimate(released, heads, rows).classifier._asdict()
-            own = FurtherRelease(further(scoring, tensors))
-        return name, replace(own, clients=_clients(heads))
-    return None
+def send_classifier(released: Released, architecture: str) -> Mapping[str, Tensor]:
+    """Return the classifier of the statistics, whose gradient clients then release."""
+    heads = released.group(architecture)
+    rows = heads[0].public_map.rows(released.reference[architecture])
+    return _estimate(released, heads, rows).classifier._asdict()
 
 
 def class_holders(released: Released) -> Tensor:
     """Return n_ic / n_c, shape (n, C), of p(client i | x) = sum_c p(c | x) n_ic / n_c."""
-    counted = released.further.get("counts")
-    heads, rho = (counted.heads, None) if counted else (released.heads, _rho(released))
+    heads = released.heads
+    rho: float | None = _rho(released)
+    if "counts" in released.plan:
+        heads = released.collected["counts"].heads
+        rho = None
     if not heads:
         raise ConfigurationError(
             "no site has released the numbers of its records by class, by which FedAUX weighs it: "

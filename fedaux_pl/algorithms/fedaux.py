@@ -1,12 +1,12 @@
 """FedAUX (Sattler et al. 2021): FedDF+P whose teachers are weighted by private certainty scores."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Ensemble, FurtherRelease, Released
-from fedaux_pl.algorithms.class_teacher import class_holders, next_release, teach_classes
+from fedaux_pl.algorithms.base import Ensemble, Released
+from fedaux_pl.algorithms.class_teacher import class_holders, send_classifier, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
@@ -22,7 +22,7 @@ from fedaux_pl.scoring import (
     Standardized,
     Whitened,
 )
-from fedaux_pl.scoring.plan import PublicNumbers, plan
+from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
 
 _LEAST = 1e-6  # of a probability, before its logarithm
 
@@ -89,15 +89,13 @@ class FedAUX(FedDF):
         """Whether scores are p(client | x), made of class statistics."""
         return isinstance(self.scoring.scorer, ClassStatistics)
 
-    def plan(self, numbers: PublicNumbers | None) -> Scoring:
-        """The scoring; with class statistics, each client's counts are needed, too."""
+    def plan(self, numbers: PublicNumbers | None) -> Plan:
+        """Scores; with class statistics, each client's counts are needed, too."""
         return plan(self.scoring, numbers, counts=True)
 
-    def next_release(
-        self, released: Released, asked: Collection[str]
-    ) -> tuple[str, FurtherRelease] | None:
-        """Counts and gradient, with class statistics."""
-        return next_release(released, asked, counts=True) if self.uses_statistics else None
+    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
+        """The classifier of the class statistics."""
+        return send_classifier(released, architecture)
 
     def label(self, released: Released) -> dict[str, Tensor]:
         """p(c | x), with class statistics."""
@@ -108,7 +106,7 @@ class FedAUX(FedDF):
         if not self.uses_statistics:
             return score_by_vectors(released)
         holders = class_holders(released)
-        return {part: holders.to(own) @ own.T for part, own in labels.items()}
+        return {name: holders.to(rows) @ rows.T for name, rows in labels.items()}
 
     def add_further_teachers(
         self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]
@@ -128,7 +126,8 @@ class FedAUX(FedDF):
 
 def score_by_vectors(released: Released) -> dict[str, Tensor]:
     """Return s_i(x) of every client on each part of the data, from <w_i, row(x)>, shapes (n, N)."""
-    scoring, parts = released.scoring, released.parts
+    scoring = released.first.scoring
+    parts = released.parts
     scores: dict[str, Tensor] = {}
     for part, rows in parts.items():
         example = next(iter(rows.values()))

@@ -1,11 +1,11 @@
 """FedClassMeans: private releases of class statistics, no model update."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import FurtherRelease, Released
-from fedaux_pl.algorithms.class_teacher import next_release, teach_classes
+from fedaux_pl.algorithms.base import Released
+from fedaux_pl.algorithms.class_teacher import send_classifier, teach_classes
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
 
@@ -29,11 +29,9 @@ class FedClassMeans(OneRelease):
     ) -> None:
         super().__init__(scorer, feature_map, privacy)
 
-    def next_release(
-        self, released: Released, asked: Collection[str]
-    ) -> tuple[str, FurtherRelease] | None:
-        """The gradient, if the plan has a second release."""
-        return next_release(released, asked, counts=False)
+    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
+        """The classifier of the class statistics."""
+        return send_classifier(released, architecture)
 
     def label(self, released: Released) -> dict[str, Tensor]:
         """p(c | x) of the classifier."""

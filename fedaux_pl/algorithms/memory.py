@@ -141,14 +141,8 @@ class TeacherMemory:
         }
 
     def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restore what ``state_dict`` returned, also of releases that kept half precision."""
-        self.stored = {}
-        for client, memory in state.items():
-            logits = {
-                part: pack_logits(own) if own.is_floating_point() else own
-                for part, own in memory["logits"].items()
-            }
-            self.stored[client] = RememberedLogits(memory["round"], logits)
+        """Restore what ``state_dict`` returned."""
+        self.stored = {client: RememberedLogits(**memory) for client, memory in state.items()}
 
 
 def _bytes(logits: Mapping[str, Tensor]) -> int:

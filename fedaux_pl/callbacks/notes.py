@@ -118,7 +118,7 @@ def _describe_clients(federation: Any) -> list[tuple[str, str]]:
 
 def _describe_release(heads: Sequence[ReleasedHead], federation: Any) -> str | None:
     """Say that noise hides what the clients of an architecture have released, if it does."""
-    scorer = federation.scoring.scorer
+    scorer = next(iter(federation.plan.values())).scorer
     if isinstance(scorer, ClassStatistics):
         pooled = pool_statistics(heads, len(federation.data.classes), scorer.second_moment)
         what = f"the mean rows of {len(pooled.means)} classes that the clients released"

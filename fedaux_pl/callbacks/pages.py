@@ -49,7 +49,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
     role = f"{federation.participation:.0%} of them in a round"
     if not algorithm.trains_clients:
-        count = "two releases" if federation.further else "one release"
+        count = "one release" if len(federation.plan) == 1 else "two releases"
         role = f"each sends {count} and nothing else"
     rows = {
         "method": algorithm.name,
@@ -59,8 +59,8 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
         "split over clients": split,
         "seed": federation.seed,
     }
-    if (scoring := federation.scoring) is not None:  # as it was planned
-        rows["what clients release"] = f"`{scoring.scorer}` of `{scoring.feature_map}`"
+    for step in list(federation.plan.values())[:1]:
+        rows["what clients release"] = f"`{step.scorer}` of `{step.scoring.feature_map}`"
     lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
     lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]

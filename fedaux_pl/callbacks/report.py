@@ -76,8 +76,8 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        if (scoring := federation.scoring) is not None:
-            print(f"clients release {scoring.scorer} of {scoring.feature_map}")
+        for step in list(federation.plan.values())[:1]:
+            print(f"clients release {step.scorer} of {step.scoring.feature_map}")
         lines = federation.privacy()
         for line in lines:
             print(f"privacy: {line}")

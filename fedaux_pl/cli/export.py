@@ -124,7 +124,7 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
     role = f"{settings['participation']:.0%} take part in a round"
     if not algorithm.pop("trains_clients", True):
-        count = "two releases" if federation.get("further") else "one release"
+        count = "two releases" if len(federation["releases"]) > 1 else "one release"
         role = f"each sends {count} and no model"
     split = f"{data.get('num_clients')} given clients"
     if data.get("alpha") is not None:

@@ -16,11 +16,8 @@ from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import check_archive, write_atomically
 
-FORMAT = 5
-"""The format of a federation's checkpoints, increased when older releases cannot read new ones."""
-
-OLDEST_FORMAT = 4
-"""The oldest format that can be read; its memory of logits is in half precision."""
+FORMAT = 6
+"""The format of a federation's checkpoints, since 0.10; others are refused."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -192,14 +189,13 @@ def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> 
 
 
 def check_format(content: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a federation's checkpoint has a format of other releases."""
-    found = content.get("format", 1)
-    if not OLDEST_FORMAT <= found <= FORMAT:
-        changes = ", in which FedAUX takes objects (scorer, feature_map, calibration)"
+    """Raise a ConfigurationError if a federation's checkpoint has the format of other versions."""
+    saved = content.get("format", 1)
+    if saved != FORMAT:
+        version = "0.9 or an earlier version" if saved < FORMAT else "a later version"
         raise ConfigurationError(
-            f"the checkpoint has format {found}, but this release reads formats {OLDEST_FORMAT} "
-            f"to {FORMAT}{changes if found == 1 else ''}: start anew without the checkpoint, or "
-            "use the release that wrote it"
+            f"the checkpoint was written by {version} (format {saved}; expected {FORMAT}): start "
+            "anew without it, or use the version that wrote it"
         )
 
 

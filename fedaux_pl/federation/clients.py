@@ -19,8 +19,7 @@ from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
-from fedaux_pl.scoring.class_scorers import SummableScorer
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
 
@@ -36,12 +35,12 @@ class LocalClients:
 
     def prepare(
         self,
-        scoring: Scoring,
+        step: Step,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
-        """Algorithm 1: let clients that have released nothing yet release their scoring heads.
+        """Algorithm 1: let clients that have released nothing yet in this step release.
 
         ``maps`` has the public feature map of each architecture. Returns the heads of all
         processes, ordered by client; sites may not have answered.
@@ -49,20 +48,20 @@ class LocalClients:
         h0, names, processes = features.h0, self.context.architectures, self.context.processes
         mine = processes.local(clients)
         with self.context.progress.stage("releases", len(mine), "client") as stage:
-            if scoring.part.secure:
-                groups = {name: [i for i in clients if names[i] == name] for name in h0}
-                return [
-                    self._sum(scoring, h0[name], maps[name], group, stage)
-                    for name, group in groups.items()
-                    if group
-                ]
-            uses_negatives = scoring.scorer.uses_negatives
+            if step.summed:
+                heads = []
+                for name, model in h0.items():
+                    group = [client for client in clients if names[client] == name]
+                    if group:
+                        heads.append(self._sum(step, model, maps[name], group, stage))
+                return heads
+            uses_negatives = step.scorer.uses_negatives
             negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
             released = {}
             for client in mine:
                 name = names[client]
                 released[client] = self.release(
-                    client, scoring, h0[name], negatives.get(name), maps[name]
+                    client, step, h0[name], negatives.get(name), maps[name]
                 )
                 stage.update(1)
         released = processes.merge(released)
@@ -71,20 +70,20 @@ class LocalClients:
     def release(
         self,
         client: int,
-        scoring: Scoring,
+        step: Step,
         h0: nn.Module,
         negatives: Tensor | None,
         public_map: PublicMap,
     ) -> ReleasedHead:
         """Return one client's release; ``negatives`` are h_0(x) on D^-, if the scorer uses it."""
-        features, labels = self._private_features(client, scoring, h0)
+        features, labels = self._private_features(client, step, h0)
         others = features[:0] if negatives is None else negatives
-        noise_seed = None if scoring.privacy.secret else self._noise_seed(client)
-        return scoring.release(client, features, others, public_map, noise_seed, labels)
+        noise_seed = None if step.scoring.privacy.secret else self._noise_seed(client)
+        return step.release(client, features, others, public_map, noise_seed, labels)
 
     def _sum(
         self,
-        scoring: Scoring,
+        step: Step,
         h0: nn.Module,
         public_map: PublicMap,
         group: Sequence[int],
@@ -92,39 +91,33 @@ class LocalClients:
     ) -> ReleasedHead:
         """Return the secure sum over the clients of an architecture."""
         classes, processes = len(self.context.data.classes), self.context.processes
-        own: list[Tensor] = []  # the sum of this process's clients
-        secure = SecureSum(scoring, public_map.row_length(h0), classes, len(group))
+        sums: list[Tensor] = []  # one, over this process's clients, if it has any
+        secure = SecureSum(step, public_map.row_length(h0), classes, len(group))
         for client in processes.local(group):
-            integers = self.integers(client, scoring, h0, public_map)
-            noisy = secure.add_noise(integers, self.noise_bytes(client, scoring, integers))
-            own = [noisy + earlier for earlier in own] or [noisy]
+            integers = self.integers(client, step, h0, public_map)
+            noisy = secure.add_noise(integers, self.noise_bytes(client, step, integers))
+            sums = [sums[0] + noisy] if sums else [noisy]
             stage.update(1)
-        total = torch.stack(list(chain(*processes.gather(own)))).sum(dim=0)
+        total = torch.stack(list(chain(*processes.gather(sums)))).sum(dim=0)
         return secure.head(group, total, public_map, simulated=True)
 
-    def integers(
-        self, client: int, scoring: Scoring, h0: nn.Module, public_map: PublicMap
-    ) -> Tensor:
+    def integers(self, client: int, step: Step, h0: nn.Module, public_map: PublicMap) -> Tensor:
         """Return one client's vector of a secure sum, before noise."""
-        assert isinstance(scoring.scorer, SummableScorer)  # noqa: S101 - the plan refuses others
-        features, labels = self._private_features(client, scoring, h0)
-        return scoring.scorer.integer_vector(public_map.private_rows(features), labels)
+        features, labels = self._private_features(client, step, h0)
+        return step.summable.integer_vector(public_map.private_rows(features), labels)
 
-    def noise_bytes(
-        self, client: int, scoring: Scoring, integers: Tensor, attempt: int = 1
-    ) -> ReadBytes:
+    def noise_bytes(self, client: int, step: Step, integers: Tensor, attempt: int = 1) -> ReadBytes:
         """Return the source of the noise of a secure sum."""
-        if scoring.privacy.secret:
+        if step.scoring.privacy.secret:
             return os.urandom
-        return seeded_bytes(self._noise_seed(client), scoring, integers, attempt)
+        return seeded_bytes(self._noise_seed(client), step, integers, attempt)
 
-    def _private_features(
-        self, client: int, scoring: Scoring, h0: nn.Module
-    ) -> tuple[Tensor, Tensor]:
+    def _private_features(self, client: int, step: Step, h0: nn.Module) -> tuple[Tensor, Tensor]:
         """h_0(x) on D_i, and its one-hot labels."""
-        own, classes = self.context.data.client(client), len(self.context.data.classes)
-        predict = predict_private_features if scoring.privacy.secret else predict_features
-        return predict(h0, own.inputs), one_hot(own.targets.long(), classes)
+        examples = self.context.data.client(client)
+        classes = len(self.context.data.classes)
+        predict = predict_private_features if step.scoring.privacy.secret else predict_features
+        return predict(h0, examples.inputs), one_hot(examples.targets.long(), classes)
 
     def _noise_seed(self, client: int) -> int:
         return self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)

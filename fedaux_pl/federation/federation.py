@@ -7,11 +7,12 @@ an interrupted run resumes after its last finished round.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import FurtherRelease, Released, Update
+from fedaux_pl.algorithms import Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
@@ -26,6 +27,7 @@ from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
+from fedaux_pl.scoring import ReleasedHead
 
 
 class Federation(FederationModule):
@@ -98,7 +100,7 @@ class Federation(FederationModule):
         self._learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
-            preparation.context, self.scoring, self.h0, self.heads, self.further.values()
+            preparation.context, self.h0, self.releases.values()
         )
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
@@ -119,38 +121,33 @@ class Federation(FederationModule):
 
     def _release_heads(self) -> None:
         """Collect the releases of all clients; in later rounds, of sites that had not answered."""
-        if self.scoring is None:
+        if not self.plan:
             return
         data, preparation, is_first = self.data, self.preparation, not self.heads
-        # in the form of further releases, though it is the first
-        first = FurtherRelease(self.scoring, range(len(self.architectures)), self.heads)
-        is_complete = not any(map(preparation.missing, [first, *self.further.values()]))
+        is_complete = not any(map(preparation.missing, self.releases.values()))
         if is_complete and (self.scores or self.labels):
             return
         features = ServerFeatures(
             data, self._extractors(), preparation.context.runner.predict_features
         )
-        # w_i of every client, noisy
-        first, self.total_cost = preparation.release_heads(self.pool, first, features)
-        self.heads = list(first.heads)
         released = Released(
-            self.scoring,
-            self.heads,
+            self.plan,
+            self.releases,
             architectures=self.architectures,
             sizes=data.client_sizes,
             num_negatives=len(data.negative_inputs),
             num_classes=len(data.classes),
             parts=features.parts(),
-            further=self.further,
         )
-        asked = set[str]()
-        while (step := self.algorithm.next_release(released, asked)) is not None:
-            name, release = step
-            self.further[name], cost = preparation.release_heads(
-                self.pool, release, features, first=self.heads
-            )
-            self.total_cost = cost or self.total_cost
-            asked.add(name)
+        first: Sequence[ReleasedHead] = []
+        for step in self.plan.values():  # w_i of every client, noisy
+            for name, asked in released.ask(step, self.algorithm.send).items():
+                self.releases[name], cost = preparation.release_heads(
+                    self.pool, asked, features, first
+                )
+                self.total_cost = cost or self.total_cost
+            first = self.heads
+            released = replace(released, sizes=data.client_sizes)  # sites have told theirs
         self.labels = self.algorithm.label(released)
         self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
         if self.labels and is_first:  # later, the students' heads have been trained

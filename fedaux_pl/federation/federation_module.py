@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
-from fedaux_pl.algorithms import Algorithm, FurtherRelease, TeacherMemory
+from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import augmentation
 from fedaux_pl.engine import checkpoints
@@ -31,8 +31,8 @@ from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import PrivacySpent, ReleasedHead, Scoring
-from fedaux_pl.scoring.plan import PublicNumbers, further
+from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
+from fedaux_pl.scoring.plan import Plan, PublicNumbers
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 
 OptimizerState = Literal["reset", "carry"]
@@ -83,9 +83,8 @@ class FederationModule(Students):
         """Forget everything that a run has learned."""
         self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
         self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
-        self.scoring: Scoring | None = None  # what clients release, as it is planned
-        self.heads: list[ReleasedHead] = []  # ordered by client
-        self.further: dict[str, FurtherRelease] = {}  # what clients release after their heads
+        self.plan: Plan = {}  # the steps in which clients release
+        self.releases: dict[str, Collected] = {}  # what they have released so far, by step
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
@@ -119,7 +118,7 @@ class FederationModule(Students):
         elif stage == "fit" and self.current_epoch == 0:
             self._begin()
             self.students.clear()
-        self.scoring = self.plan_scoring() if stage == "fit" else None
+        self.plan = self.plan_releases() if stage == "fit" else {}
         if not self.students:
             pretrained = self.algorithm.pretrained
             self.create_students(self.data.input_shape, self.data.classes, pretrained)
@@ -138,19 +137,27 @@ class FederationModule(Students):
             if self.algorithm.distills and self.distillation.hard_labels:
                 self.data.distill_labels  # noqa: B018 - raises if there are none
 
-    def plan_scoring(self) -> Scoring | None:
-        """Return what clients release; real sites tell their sizes too late to plan by them."""
-        data, numbers = self.data, None
-        if data.holds is None:
-            pairs = list(zip(self.architectures, data.client_sizes, strict=True))
-            sizes = {name: [size for own, size in pairs if own == name] for name in self.clients}
-            numbers = PublicNumbers(sizes, len(data.classes))
-        return self.algorithm.plan(numbers)
+    def plan_releases(self) -> Plan:
+        """Return the steps of releases; real sites tell their sizes too late to plan by them."""
+        data = self.data
+        if data.holds is not None:
+            return self.algorithm.plan(None)
+        sizes: dict[str, list[int]] = {name: [] for name in self.clients}
+        for name, size in zip(self.architectures, data.client_sizes, strict=True):
+            sizes[name].append(size)
+        return self.algorithm.plan(PublicNumbers(sizes, len(data.classes)))
+
+    @property
+    def heads(self) -> Sequence[ReleasedHead]:
+        """What clients have released in the first step, ordered by client."""
+        for collected in self.releases.values():
+            return collected.heads
+        return []
 
     @property
     def all_heads(self) -> list[ReleasedHead]:
-        """The vectors of all releases."""
-        return [*self.heads, *(head for own in self.further.values() for head in own.heads)]
+        """What clients have released in all steps."""
+        return [head for collected in self.releases.values() for head in collected.heads]
 
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""
@@ -290,15 +297,15 @@ class FederationModule(Students):
             "history": self.history,
             "round": self.metrics,  # not in the history if saved right after validation
             "h0": self.h0,
-            "heads": pack(self.heads) if self.heads else {},
             "site_sizes": dict(data.site_sizes),
-            "further": {
+            "releases": {
                 name: {
-                    "clients": list(own.clients),
-                    "sent": own.scoring.scorer.tensors(),
-                    "heads": pack(own.heads),
+                    "step": collected.step.name,
+                    "clients": list(collected.clients),
+                    "sent": collected.step.scorer.tensors(),
+                    "heads": pack(collected.heads),
                 }
-                for name, own in self.further.items()
+                for name, collected in self.releases.items()
             },
             "privacy": self.privacy(),
             **vars(carried),
@@ -316,12 +323,11 @@ class FederationModule(Students):
         checkpoints.check_resumable(content, self.settings())
         self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
         self.data.site_sizes |= content.get("site_sizes", {})
-        if content["heads"] and self.scoring is not None:
-            self.heads = unpack(content["heads"], self.scoring)
-            for name, own in content.get("further", {}).items():
-                scoring = further(self.scoring, own["sent"])
-                heads = unpack(own["heads"], scoring)
-                self.further[name] = FurtherRelease(scoring, own["clients"], heads)
+        if self.plan:
+            for name, saved in content["releases"].items():
+                step = self.plan[saved["step"]].with_sent(saved["sent"])
+                heads = unpack(saved["heads"], step)
+                self.releases[name] = Collected(step, saved["clients"], heads)
         device = trainer.strategy.root_device
         for name in vars(self.carried).keys() - {"memory"}:
             # in place: the clients of a finished fit refer to it

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import FurtherRelease
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
@@ -26,9 +25,9 @@ from fedaux_pl.files import state_folder
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Ledger, PrivacySpent, PublicMap, ReleasedHead, Scoring
-from fedaux_pl.scoring.plan import further
+from fedaux_pl.scoring import Collected, Ledger, PrivacySpent, PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.records import pack, release_once, unpack
+from fedaux_pl.scoring.release import clients_of
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
@@ -94,125 +93,117 @@ class Preparation:
     def release_heads(
         self,
         pool: LocalClients,
-        release: FurtherRelease,
+        asked: Collected,
         features: ServerFeatures,
         first: Sequence[ReleasedHead] = (),
-    ) -> tuple[FurtherRelease, PrivacySpent | None]:
-        """Return a release with the heads of its clients, and the total cost in the ledger.
+    ) -> tuple[Collected, PrivacySpent | None]:
+        """Return a step with the heads of the clients asked, and the total cost in the ledger.
 
         There is no cost without secret noise and with real sites, of which heads may be missing.
-        Earlier heads of the same settings and data, or those that ``release`` has, are used again:
+        Earlier heads of the same settings and data, or those that ``asked`` has, are used again:
         a second release would cost privacy again. Those with secret noise are in the ledger of the
-        machine, simulated ones in the cache. Further releases use the feature maps of ``first``,
-        the heads of the first release.
+        machine, simulated ones in the cache. Later steps use the feature maps of ``first``, the
+        heads of the first step.
         """
-        scoring, restored, missing = release.scoring, release.heads, self.missing(release)
-        data, h0 = self.context.data, features.h0
+        step = asked.step
+        restored = asked.heads
+        missing = self.missing(asked)
+        data = self.context.data
+        h0 = features.h0
         if data.shared_rows and self.secret_noise:
             raise PrivacyError(
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
-        if scoring.part.secure and self.secret_noise and data.holds is None:
+        if step.summed and self.secret_noise and data.holds is None:
             raise PrivacyError(
                 "privacy.sums is secure and privacy.secret true, but the clients run in one "
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.sums to local, or run real sites"
             )
-        if first and scoring.scorer.tensors() and self.secret_noise and not restored:
-            scoring = self._first_sent(release, first)
+        if step.sends and self.secret_noise and not restored:
+            step = self._first_sent(asked, first)
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
-            own = maps or {name: self._public_map(scoring, features, name) for name in h0}
-            return pool.prepare(scoring, features, own, missing)
+            known = maps or {name: self._public_map(step, features, name) for name in h0}
+            return pool.prepare(step, features, known, missing)
 
         if data.holds == "public":  # sites have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
             heads.sort(key=lambda head: head.client)
-            return replace(release, scoring=scoring, heads=heads), None
+            return replace(asked, step=step, heads=heads), None
         total = None
-        key = self._release_key(scoring, h0)
+        key = self._release_key(step, h0)
         if self.secret_noise:
             processes = self.context.processes
-            recorded = release.clients if processes.first else ()  # only the first uses the ledger
+            recorded = asked.clients if processes.first else ()  # only the first uses the ledger
             heads, total = release_once(
                 Ledger(data.key_id),
-                [key, self._former_key(scoring, h0)],
+                key,
                 {client: data.record_digests(client) for client in recorded},
-                scoring,
+                step,
                 ask,
                 restored=restored,
                 processes=processes,
             )
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
-            heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), scoring)
-        heads = [self._checked(head, scoring) for head in heads]
-        return replace(release, scoring=scoring, heads=heads), total
+            heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), step)
+        heads = [self._checked(head, step) for head in heads]
+        return replace(asked, step=step, heads=heads), total
 
-    def _checked(self, head: ReleasedHead, scoring: Scoring) -> ReleasedHead:
-        data, client = self.context.data, head.client
-        size, name = data.client_sizes[client], data.client_names[client]
-        scoring.check_release(head, size, len(data.negative_inputs), name)
+    def _checked(self, head: ReleasedHead, step: Step) -> ReleasedHead:
+        data = self.context.data
+        size = data.client_sizes[head.client]
+        name = data.client_names[head.client]
+        step.check_release(head, size, len(data.negative_inputs), name)
         if not data.shared_rows:
             return head
         flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
         flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
         return replace(head, release=replace(head.release, flaw=flaw))
 
-    def _first_sent(self, release: FurtherRelease, first: Sequence[ReleasedHead]) -> Scoring:
-        """Return what this machine has first sent for it: rounded anew, it is a new release."""
+    def _first_sent(self, asked: Collected, first: Sequence[ReleasedHead]) -> Step:
+        """Return what this machine has first sent in it: rounded anew, it is a new release."""
         # the noise of these heads is in no other release
-        heads = [head.weight for head in first if not {*release.clients}.isdisjoint(head.clients)]
-        settings, tensors = release.scoring.release_settings(), release.scoring.scorer.tensors()
+        heads = [head.weight for head in first if not {*asked.clients}.isdisjoint(head.clients)]
         key: _Key = {
             "kind": "sent",
             "heads": tensor_digest(*heads),
-            "release": _as_text(settings),
+            "release": _as_text(asked.step.settings()),
         }
-        return further(release.scoring, self._first_result(key, lambda: tensors))
+        return asked.step.with_sent(self._first_result(key, asked.step.scorer.tensors))
 
-    def missing(self, release: FurtherRelease) -> list[int]:
+    def missing(self, asked: Collected) -> list[int]:
         """Return the clients without a release; nobody joins a secure sum that is there."""
         names = self.context.architectures
-        known = {client for head in release.heads for client in head.clients}
-        if release.scoring.part.secure:
-            summed = {names[head.client] for head in release.heads}
-            known |= {client for client in release.clients if names[client] in summed}
-        return [client for client in release.clients if client not in known]
+        known = set(clients_of(asked.heads))
+        if asked.step.summed:
+            summed = {names[head.client] for head in asked.heads}
+            known |= {client for client in asked.clients if names[client] in summed}
+        return [client for client in asked.clients if client not in known]
 
-    def _release_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
+    def _release_key(self, step: Step, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines a release but its noise, as text.
 
         It has the records of each client and what maps them to rows, not how they were split.
         """
         data = self.context.data
         key = {
-            "scoring": scoring.release_settings(),
+            "scoring": step.settings(),
             "architectures": self.context.architectures,
             "h0": {name: self._describe(name, model, head=False) for name, model in h0.items()},
             "clients": data.client_fingerprints(),
             "classes": len(data.classes),
         }
-        if scoring.feature_map.uses_auxiliary:
+        if step.scoring.feature_map.uses_auxiliary:
             key["auxiliary"] = data.fingerprints["auxiliary"]
-        if tensors := scoring.scorer.tensors():
-            key["sent"] = tensor_digest(*tensors.values())
-        if scoring.depends_on_negatives:
+        if step.sends:
+            key["sent"] = tensor_digest(*step.scorer.tensors().values())
+        if step.scoring.depends_on_negatives:
             key["negatives"] = tensor_digest(data.negative_inputs)
         return _as_text(key)
-
-    def _former_key(self, scoring: Scoring, h0: Mapping[str, nn.Module]) -> str:
-        """Return the key of the release in ledgers of version 0.6.0 and earlier ones."""
-        return _as_text(
-            {
-                "scoring": scoring.release_settings(),
-                "architectures": self.context.architectures,
-                "h0": {name: self._describe(name, model) for name, model in h0.items()},
-                "data": self.context.data.release_settings(),
-            }
-        )
 
     def _describe(self, architecture: str, model: nn.Module, head: bool = True) -> str:
         """Return all that determines a model, or its features: weights, options, layers."""
@@ -225,19 +216,21 @@ class Preparation:
         digest = hashlib.sha256(text.encode()).hexdigest()
         return f"{tensor_digest(*state.values())} {digest}"
 
-    def _public_map(self, scoring: Scoring, features: ServerFeatures, name: str) -> PublicMap:
+    def _public_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
         """Return an architecture's public map.
 
         With secret noise, sites get the map and the features of D^- of this machine's first run,
         which ``features`` then has: others would be a new release.
         """
+        scoring = step.scoring
 
         def fit_map() -> PublicMap:
             return scoring.fit_map(features.auxiliary(name), features.negatives(name))
 
         if not self.secret_noise or self.context.data.holds != "public":
             return fit_map()
-        settings, needs_negatives = scoring.release_settings(), scoring.scorer.uses_negatives
+        settings = step.settings()
+        needs_negatives = step.scorer.uses_negatives
 
         def fit() -> _Tensors:
             fitted = fit_map()

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from fedaux_pl.algorithms import Answer, FurtherRelease, TeacherMemory, Update
+from fedaux_pl.algorithms import Answer, TeacherMemory, Update
 from fedaux_pl.federation.context import Context
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import of_head
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import ReleasedHead, Scoring
+from fedaux_pl.scoring import Collected
 
 
 def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
@@ -47,26 +47,25 @@ def traffic(
 
 
 def preparation_traffic(
-    context: Context,
-    scoring: Scoring | None,
-    h0: Mapping[str, State],
-    heads: Sequence[ReleasedHead],
-    further: Collection[FurtherRelease] = (),
+    context: Context, h0: Mapping[str, State], releases: Collection[Collected]
 ) -> tuple[int, int]:
     """Return the bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
 
-    Clients send what they release. They receive h_0, feature maps and, if the scorer uses them,
-    features of the negatives, and the tensors of further releases.
+    Clients send what they release. They receive h_0, once the feature maps and, if the scorer uses
+    them, features of the negatives, and what the server sends with a step.
     """
-    later = [head for own in further for head in own.heads]
-    up = sum(state_bytes({"weight": h.weight}) * len(h.clients) for h in [*heads, *later])
+    up = 0
     down = sum(state_bytes(h0[name]) for name in context.architectures if name in h0)
-    down += sum(state_bytes(h.public_map.tensors()) * len(h.clients) for h in heads)
-    down += sum(len(own.clients) * state_bytes(own.scoring.scorer.tensors()) for own in further)
-    if scoring is not None and scoring.scorer.uses_negatives:
-        count, classes = len(context.data.negative_inputs), len(context.data.classes)
-        lengths = (scoring.scorer.row_length(head.weight, classes) for head in heads)
-        down += sum(feature_bytes(count, length) for length in lengths)
+    for index, collected in enumerate(releases):
+        scorer = collected.step.scorer
+        down += len(collected.clients) * state_bytes(scorer.tensors())
+        for head in collected.heads:
+            up += state_bytes({"weight": head.weight}) * len(head.clients)
+            if index == 0:  # later steps use the same maps
+                down += state_bytes(head.public_map.tensors()) * len(head.clients)
+            if scorer.uses_negatives:
+                length = scorer.row_length(head.weight, len(context.data.classes))
+                down += feature_bytes(len(context.data.negative_inputs), length)
     return up, down
 
 

@@ -10,7 +10,6 @@ from fedaux_pl.scoring.calibration import Calibration as Calibration
 from fedaux_pl.scoring.calibration import Sigmoid as Sigmoid
 from fedaux_pl.scoring.calibration import Standardized as Standardized
 from fedaux_pl.scoring.class_scorers import ClassCounts as ClassCounts
-from fedaux_pl.scoring.class_scorers import ClassScorer as ClassScorer
 from fedaux_pl.scoring.class_scorers import ClassStatistics as ClassStatistics
 from fedaux_pl.scoring.class_scorers import Residuals as Residuals
 from fedaux_pl.scoring.class_scorers import ScoresAndHead as ScoresAndHead
@@ -21,7 +20,6 @@ from fedaux_pl.scoring.feature_maps import PublicMap as PublicMap
 from fedaux_pl.scoring.feature_maps import Whitened as Whitened
 from fedaux_pl.scoring.ledger import Ledger as Ledger
 from fedaux_pl.scoring.ledger import PrivacySpent as PrivacySpent
-from fedaux_pl.scoring.release import Part as Part
 from fedaux_pl.scoring.release import Privacy as Privacy
 from fedaux_pl.scoring.release import Release as Release
 from fedaux_pl.scoring.release import ReleasedHead as ReleasedHead
@@ -31,3 +29,5 @@ from fedaux_pl.scoring.scorers import Mean as Mean
 from fedaux_pl.scoring.scorers import Scorer as Scorer
 from fedaux_pl.scoring.scoring import NormBound as NormBound
 from fedaux_pl.scoring.scoring import Scoring as Scoring
+from fedaux_pl.scoring.step import Collected as Collected
+from fedaux_pl.scoring.step import Step as Step

@@ -31,25 +31,26 @@ from fedaux_pl.scoring.release import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 
-class ClassScorer(Scorer):
-    """How a client summarizes its rows and labels in one vector."""
+class SummableScorer(Scorer):
+    """A scorer whose vector is a sum over records, also as integers: for secure sums."""
 
     uses_labels = True
 
-    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Raise a TypeError: ``class_vector`` computes what is released."""
-        raise TypeError(f"{type(self).__name__} needs labels: call class_vector")
+    @abstractmethod
+    def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Compute the vector in integers, int64."""
 
     @abstractmethod
-    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
-        """Compute what is released, before noise, as a vector.
+    def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
+        """Return D^2 of the integers, and what one step of them is in the vector."""
 
-        Arguments are those of ``Scorer.vector``, and the one-hot labels, shape (|D_i|, C).
-        """
+    @abstractmethod
+    def decode(self, integers: Tensor, num_classes: int) -> Tensor:
+        """Return the vector of integers, float64."""
 
 
 @dataclass(frozen=True)
-class ClassStatistics(ClassScorer):
+class ClassStatistics(SummableScorer):
     """Releases the sums of rows and the counts of records class by class, and the second moment.
 
     ``functional.statistics_sensitivity`` has the vector and the proof of its sensitivity D.
@@ -62,7 +63,7 @@ class ClassStatistics(ClassScorer):
 
     Examples:
         >>> rows, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double(), torch.eye(3)[:2]
-        >>> vector = ClassStatistics().class_vector(rows, labels, rows[:0])
+        >>> vector = ClassStatistics().vector(rows, labels)
         >>> len(vector), ClassStatistics().sensitivity(num_positives=100, num_negatives=0)
         (12, 2.0)
     """
@@ -76,9 +77,11 @@ class ClassStatistics(ClassScorer):
         statistics_sensitivity(self.second_moment)  # raises if it is invalid
         check_setting("releases", self.releases, self.releases in (None, 1, 2), "be 1, 2 or null")
 
-    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute the vector, shape (C (k + 1) + k (k + 1) / 2,)."""
-        return sum_statistics(rows, labels, self.second_moment)
+        return sum_statistics(rows, _given(labels), self.second_moment)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """D, for any number of records."""
@@ -108,21 +111,24 @@ class ClassStatistics(ClassScorer):
 
 
 @dataclass(frozen=True)
-class ClassCounts(ClassScorer):
+class ClassCounts(Scorer):
     """Releases the number of records of each class, where ``ClassStatistics`` are a secure sum.
 
     Sensitivity: sqrt(2). Proof: a record of another class moves two counts by 1.
 
     Examples:
-        >>> ClassCounts().class_vector(torch.zeros(2, 4), torch.eye(3)[:2], torch.zeros(0, 4))
+        >>> ClassCounts().vector(torch.zeros(2, 4), torch.eye(3)[:2])
         tensor([1., 1., 0.])
     """
 
+    uses_labels = True
     what = "the number of its records in each class"
 
-    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute the counts, shape (C,)."""
-        return labels.to(rows).sum(dim=0)
+        return _given(labels).to(rows).sum(dim=0)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """sqrt(2)."""
@@ -138,7 +144,7 @@ class ClassCounts(ClassScorer):
 
 
 @dataclass(frozen=True, eq=False)
-class Residuals(ClassScorer):
+class Residuals(SummableScorer):
     """Releases the gradient of a classifier that is public, as ``functional.sum_residuals`` has it.
 
     The classifier, shapes (C, k) and (C,), may depend on what was released before (see ``spent``).
@@ -146,21 +152,25 @@ class Residuals(ClassScorer):
 
     what = "the gradient of a classifier on its feature rows"
 
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor | None = None  # None in a plan, until the server has made it
+    bias: Tensor | None = None
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The classifier."""
-        return {"weight": self.weight, "bias": self.bias}
+    def sent_shapes(self, row_length: int, num_classes: int) -> dict[str, tuple[int, ...]]:
+        """Those of the classifier."""
+        return {"weight": (num_classes, row_length), "bias": (num_classes,)}
 
     @property
     def classifier(self) -> LinearClassifier:
         """The classifier."""
+        if self.weight is None or self.bias is None:
+            raise ValueError("the server has not sent the classifier yet")
         return LinearClassifier(self.weight, self.bias)
 
-    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute the gradient, shape (C (k + 1),)."""
-        return sum_residuals(rows, labels, self.classifier).flatten()
+        return sum_residuals(rows, _given(labels), self.classifier).flatten()
 
     def integer_vector(self, rows: Tensor, labels: Tensor) -> Tensor:
         """That of ``functional.sum_integer_residuals``."""
@@ -188,12 +198,8 @@ class Residuals(ClassScorer):
         return num_classes * (row_length + 1)
 
 
-SummableScorer = ClassStatistics | Residuals
-"""Scorers whose vector is a sum over records, also as integers: for secure sums."""
-
-
 @dataclass(frozen=True)
-class ScoresAndHead(ClassScorer):
+class ScoresAndHead(Scorer):
     """Releases certainty scores and a classification head together (FedAUXfdp).
 
     The vector is [r w, W]: w of any scorer with sensitivity D_w, and W of ``fit_softmax_head`` on
@@ -216,6 +222,7 @@ class ScoresAndHead(ClassScorer):
         0.04
     """
 
+    uses_labels = True
     what = "its certainty scores and its classification head"
 
     scorer: Scorer = Mean()  # noqa: RUF009 - frozen
@@ -244,16 +251,19 @@ class ScoresAndHead(ClassScorer):
         """The share of the scores, and that of the head."""
         return {"the scores": self.share, "the head": 1 - self.share}
 
-    def class_vector(self, rows: Tensor, labels: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute [r w, W], shape (k + C (k + 1),), unless a solver misses its tolerance."""
         # [row, 1] / sqrt(2) has a norm of at most 1 if the row has
         extended = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) / math.sqrt(2)
         head, gradient_norm = fit_softmax_head(
-            extended, labels, self.regularization, tolerance=self.tolerance
+            extended, _given(labels), self.regularization, tolerance=self.tolerance
         )
         check_converged(gradient_norm, self.tolerance)
-        weight = self.scorer.vector(rows, negatives).to(head)
-        return torch.cat([self.scale(len(rows), len(negatives)) * weight, head.flatten()])
+        weight = self.scorer.vector(rows, negatives=negatives).to(head)
+        num_negatives = 0 if negatives is None else len(negatives)
+        return torch.cat([self.scale(len(rows), num_negatives) * weight, head.flatten()])
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """D_W / sqrt(1 - share)."""
@@ -283,9 +293,15 @@ class ScoresAndHead(ClassScorer):
     def scale(self, num_positives: int, num_negatives: int) -> float:
         """r, the factor of w in the vector."""
         num_negatives = num_negatives if self.uses_negatives else 0
-        own = self.scorer.sensitivity(num_positives, num_negatives)
-        ratio = self._head_sensitivity(num_positives) / own
+        sensitivity = self.scorer.sensitivity(num_positives, num_negatives)
+        ratio = self._head_sensitivity(num_positives) / sensitivity
         return ratio * math.sqrt(self.share / (1 - self.share))
+
+
+def _given(labels: Tensor | None) -> Tensor:
+    if labels is None:
+        raise ValueError("the scorer needs the labels of the client")
+    return labels
 
 
 @dataclass(frozen=True)
@@ -323,6 +339,6 @@ def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | 
     """
     counts, sigmas = stack_heads(heads)
     if rho is not None:
-        counts = torch.stack([split_statistics(own, num_classes, rho)[1] for own in counts])
+        counts = torch.stack([split_statistics(row, num_classes, rho)[1] for row in counts])
         sigmas = sigmas / statistics_sensitivity(rho)[0]
     return known_counts(counts, sigmas)

@@ -1,21 +1,25 @@
-"""The plan of what clients release, by public numbers: dimensions, releases, and their budgets."""
+"""The plan of what clients release: its steps and their budgets, chosen by public numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
-from fedaux_pl.scoring.feature_maps import Whitened
-from fedaux_pl.scoring.release import Part, Privacy
+from fedaux_pl.scoring.feature_maps import FeatureMap, Whitened
+from fedaux_pl.scoring.release import Privacy
 from fedaux_pl.scoring.scorers import Scorer
 from fedaux_pl.scoring.scoring import Scoring
+from fedaux_pl.scoring.step import Step
 
-_LEAST, _LARGEST = 16, 512  # dimensions
+Plan = Mapping[str, Step]
+"""The steps of a method by name, in their order; empty if its clients release nothing."""
+
+_LEAST = 16  # dimensions
+_LARGEST = 512
 _COUNT_NOISE = 0.05  # of the class counts of a client, relative to the mean size of a client
-_COUNT_SHARES = 0.02, 0.2  # the least and the largest share of the counts in the budget
+_LEAST_COUNT_SHARE = 0.02  # of the counts in the budget
+_LARGEST_COUNT_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class PublicNumbers:
         return 1 if privacy.sums == "secure" else min(map(len, self.sizes.values()))
 
 
-def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Scoring:
-    """Choose what the options of a scoring leave open, and the release's part of the budget.
+def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Plan:
+    """Return the steps in which clients release, with all that the options leave open chosen.
 
     ``numbers`` are None if they are not known before the release, as with real sites: then no
     option may be open. ``counts``: whether the server needs the class counts of each client.
@@ -49,32 +53,50 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     Examples:
         >>> from fedaux_pl import FedClassMeans
         >>> numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
-        >>> plan(FedClassMeans().scoring, numbers).feature_map
+        >>> steps = plan(FedClassMeans().scoring, numbers)
+        >>> steps["statistics"].scoring.feature_map
         Whitened(dimensions=64, whitening=0.5)
     """
-    scorer, feature_map, privacy = scoring.scorer, scoring.feature_map, scoring.privacy
+    scorer = scoring.scorer
+    privacy = scoring.privacy
     is_secure = privacy.sums == "secure"
     if is_secure and not isinstance(scorer, ClassStatistics):
         raise ConfigurationError(
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
-    if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
-        dimensions = choose_dimensions(scorer, privacy, _known(numbers))
-        feature_map = replace(feature_map, dimensions=dimensions)
-    if isinstance(scorer, ClassStatistics) and scorer.releases is None:
-        scorer = replace(scorer, releases=choose_releases(privacy, _known(numbers)))
-    if isinstance(feature_map, Whitened) and feature_map.whitening is None:
+    scoring = replace(scoring, feature_map=_choose_map(scoring, numbers))
+    if not isinstance(scorer, ClassStatistics):
+        return {"scores": Step(scoring)}
+    releases = scorer.releases or choose_releases(privacy, _known(numbers))
+    of_counts = 0.0
+    if is_secure and counts:
+        of_counts = privacy.count_share or count_share(privacy, _known(numbers))
+    attempts = privacy.attempts if is_secure else 1
+    share = (1 - of_counts) / releases / attempts
+    scoring = replace(scoring, scorer=replace(scorer, releases=releases))
+    steps = [Step(scoring, "statistics", share, is_secure)]
+    if of_counts:
+        rest = 1 - releases * attempts * share
+        steps.append(Step(replace(scoring, scorer=ClassCounts()), "counts", rest))
+    if releases == 2:
+        steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, is_secure))
+    return {step.name: step for step in steps}
+
+
+def _choose_map(scoring: Scoring, numbers: PublicNumbers | None) -> FeatureMap:
+    feature_map = scoring.feature_map
+    if not isinstance(feature_map, Whitened):
+        return feature_map
+    dimensions = feature_map.dimensions
+    if dimensions is None:
+        dimensions = choose_dimensions(scoring.scorer, scoring.privacy, _known(numbers))
+    whitening = feature_map.whitening
+    if whitening is None:
         # more for a vector of each client in many dimensions
-        is_low = isinstance(scorer, ClassStatistics) or (feature_map.dimensions or _LARGEST) < 64
-        feature_map = replace(feature_map, whitening=0.5 if is_low else 0.75)
-    part = Part()
-    if isinstance(scorer, ClassStatistics):
-        others, attempts = 0.0, privacy.attempts if is_secure else 1
-        if is_secure and counts:
-            others = privacy.count_share or count_share(privacy, _known(numbers))
-        part = Part((1 - others) / (scorer.releases or 1) / attempts, is_secure)
-    return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
+        is_low = isinstance(scoring.scorer, ClassStatistics) or dimensions < 64
+        whitening = 0.5 if is_low else 0.75
+    return replace(feature_map, dimensions=dimensions, whitening=whitening)
 
 
 def _known(numbers: PublicNumbers | None) -> PublicNumbers:
@@ -87,39 +109,14 @@ def _known(numbers: PublicNumbers | None) -> PublicNumbers:
     return numbers
 
 
-def further(scoring: Scoring, tensors: Mapping[str, Tensor]) -> Scoring:
-    """Return a further release of a planned scoring of class statistics.
-
-    ``tensors`` are the classifier of ``Residuals``, which clients get; none for ``ClassCounts``.
-    """
-    if tensors:
-        return replace(scoring, scorer=Residuals(**tensors))
-    return replace(scoring, scorer=ClassCounts(), part=Part(_rest(scoring)))
-
-
-def has_counts(scoring: Scoring) -> bool:
-    """Return whether a planned scoring has a part of the budget for class counts."""
-    return scoring.part.secure and _rest(scoring) > 1e-9  # rounding
-
-
-def has_second(scoring: Scoring) -> bool:
-    """Return whether a planned scoring has a second release, of ``Residuals``."""
-    return isinstance(scoring.scorer, ClassStatistics) and scoring.scorer.releases == 2
-
-
-def _rest(scoring: Scoring) -> float:
-    """The share of the budget that secure sums leave."""
-    assert isinstance(scoring.scorer, ClassStatistics)  # noqa: S101 - for mypy
-    return 1 - (scoring.scorer.releases or 1) * scoring.privacy.attempts * scoring.part.share
-
-
 def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return the number of dimensions of rows, a power of 2 between 16 and 512.
 
     It is near n / (C m J^(1/4)) for class statistics of n records and C classes, where J noises of
     m times the sensitivity are added up, and near |D_i| / m for a vector of each client.
     """
-    if (multiplier := privacy.record(1.0).sigma) == 0:
+    multiplier = privacy.cost(1.0).sigma
+    if multiplier == 0:
         return _LARGEST
     if isinstance(scorer, ClassStatistics):
         noise = numbers.classes * multiplier * numbers.noises(privacy) ** 0.25
@@ -131,12 +128,11 @@ def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) 
 
 def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return 2 if the noise is small enough for a second release to pay."""
-    noise = privacy.record(1.0).sigma * math.sqrt(numbers.noises(privacy))
+    noise = privacy.cost(1.0).sigma * math.sqrt(numbers.noises(privacy))
     return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
 
 
 def count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
-    noise = math.sqrt(2) * privacy.record(1.0).sigma / numbers.client_size
-    least, largest = _COUNT_SHARES
-    return min(max((noise / _COUNT_NOISE) ** 2, least), largest)
+    noise = math.sqrt(2) * privacy.cost(1.0).sigma / numbers.client_size
+    return min(max((noise / _COUNT_NOISE) ** 2, _LEAST_COUNT_SHARE), _LARGEST_COUNT_SHARE)

@@ -13,6 +13,7 @@ from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
+from fedaux_pl.scoring.step import Step
 
 _NOT_ROUNDED = (
     "version 0.6.0 or an earlier one did not round it, and its last bits tell what the noise was "
@@ -43,25 +44,26 @@ def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
     return packed
 
 
-def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead]:
-    """Convert tensors to released heads, with the settings under which they were released."""
+def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
+    """Convert tensors to released heads, with the step in which they were released."""
     heads = []
+    unit = step.scoring.norm_bound == "unit"
     maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
-    parts: dict[int, dict[str, Tensor]] = {}  # of each client
+    of_client: dict[int, dict[str, Tensor]] = {}
     for entry in tensors.keys() - {"numbers", "clients"}:
-        name, _, owner = entry.rpartition("/")
-        parts.setdefault(int(owner), {})[name] = tensors[entry]
+        name, _, client_text = entry.rpartition("/")
+        of_client.setdefault(int(client_text), {})[name] = tensors[entry]
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
-        own = parts[client]
-        weight = own.pop("weight")
-        members = tuple(own.pop("members").tolist()) if "members" in own else ()
-        key = (bound, *(id(own[name]) for name in sorted(own)))
+        of_map = of_client[client]
+        weight = of_map.pop("weight")
+        members = tuple(of_map.pop("members").tolist()) if "members" in of_map else ()
+        key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
         if key not in maps:
-            maps[key] = PublicMap(**own, unit=scoring.norm_bound == "unit", bound=bound)
-        record = scoring.record(sensitivity, bool(simulated), summands=len(members) or 1)
-        release = replace(record, sigma=sigma)
+            maps[key] = PublicMap(**of_map, unit=unit, bound=bound)
+        cost = step.cost(sensitivity, bool(simulated), summands=len(members) or 1)
+        release = replace(cost, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
         if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
@@ -71,9 +73,9 @@ def unpack(tensors: Mapping[str, Tensor], scoring: Scoring) -> list[ReleasedHead
 
 def release_once(
     ledger: Ledger,
-    keys: Sequence[str],
+    key: str,
     records: Mapping[int, Digests],
-    scoring: Scoring,
+    step: Step,
     release: Callable[[], Sequence[ReleasedHead]],
     *,
     restored: Sequence[ReleasedHead] = (),
@@ -88,10 +90,9 @@ def release_once(
 
     Args:
         ledger: The ledger of this machine.
-        keys: What determines the release. A new entry has the first key; a recorded one is used if
-            it has any of them.
+        key: What determines the release; an entry that has it is used again.
         records: The keyed digests of each client's records.
-        scoring: What is released.
+        step: What is released.
         release: Computes the heads, in all processes together.
         restored: Heads that were released before, such as those of a checkpoint. They are recorded
             if the ledger does not have them.
@@ -107,17 +108,18 @@ def release_once(
             if restored:
                 found = [e.heads for e in entries if made is not None and _same(made, e.heads)]
             else:
-                found = [entry.heads for entry in entries if entry.key in keys]
+                found = [entry.heads for entry in entries if entry.key == key]
             if not found:
                 if check is not None:
                     check(entries)
                 if made is None:
                     return None
-                releases = {head.client: head.release for head in unpack(made, scoring)}
-                entries.append(Entry(keys[0], made, releases, records))
+                releases = {head.client: head.release for head in unpack(made, step)}
+                entries.append(Entry(key, made, releases, records))
                 ledger.add(entries[-1])
                 found = [made]
-            digests, delta = list(records.values()), scoring.privacy.delta
+            digests = list(records.values())
+            delta = step.scoring.privacy.delta
             return found[-1], ledger.total(digests, delta, entries=entries)
 
     made = pack(restored) if restored else None
@@ -127,7 +129,7 @@ def release_once(
         recorded = processes.broadcast(record(made) if processes.first else None)
         assert recorded is not None  # noqa: S101 - for mypy
     heads, total = recorded
-    return unpack(heads, scoring), total
+    return unpack(heads, step), total
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -188,7 +190,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     text += _conditions(privacy)
     if not (shares := scoring.scorer.shares):
         return text
-    sigma, delta = privacy.record(1.0).sigma, privacy.delta / len(shares)
+    sigma, delta = privacy.cost(1.0).sigma, privacy.delta / len(shares)
     parts = {k: gaussian_epsilon(delta, sigma / math.sqrt(share)) for k, share in shares.items()}
     listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
     return (

@@ -1,4 +1,4 @@
-"""The release of a vector: Gaussian noise, the record of its cost, and what the server gets."""
+"""The release of a vector: Gaussian noise, what it costs, and what the server gets."""
 
 import hashlib
 import json
@@ -29,12 +29,12 @@ Sums = Literal["local", "secure"]
 LARGEST_NOISE = 38
 """No draw of ``standard_normal``, rounded to the grid, has more standard deviations."""
 
-_MARGIN = 1 + 1e-8  # more than the rounding errors of composing parts
+_MARGIN = 1 + 1e-8  # more than the rounding errors of composing shares
 
 
 @dataclass(frozen=True)
 class Release:
-    """The record of one release: what it cost and how it was made.
+    """What one release costs, and how it was made.
 
     A simulated release has its noise from a seed. Whoever knows or guesses the seed can remove it:
     (epsilon, delta) is what it would cost with secret noise. Of a secure sum, sigma and sensitivity
@@ -86,26 +86,6 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The part that one release has of all that clients release.
-
-    Attributes:
-        share: Its share of mu^2, the budget in Gaussian differential privacy: releases whose
-            shares sum to 1 cost together what one release with all of it does.
-        secure: Whether the server gets the sum over clients alone.
-
-    Examples:
-        >>> whole = Privacy(epsilon=1.0).record(sensitivity=1.0)
-        >>> half = Privacy(epsilon=1.0).record(sensitivity=1.0, part=Part(share=0.5))
-        >>> round(half.sigma / whole.sigma, 3), round(half.epsilon, 3)
-        (1.414, 0.684)
-    """
-
-    share: float = 1.0
-    secure: bool = False
-
-
-@dataclass(frozen=True)
 class Privacy:
     """The privacy of all that a client releases.
 
@@ -128,8 +108,8 @@ class Privacy:
             Without pins the server could put keys of its own in their place.
 
     Examples:
-        >>> vector, record = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
-        >>> vector.shape, round(record.sigma, 4), record.is_private
+        >>> vector, release = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
+        >>> vector.shape, round(release.sigma, 4), release.is_private
         (torch.Size([3]), 0.1406, False)
     """
 
@@ -144,7 +124,7 @@ class Privacy:
     pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.record(sensitivity=1.0)  # raises if an option is invalid
+        self.cost(sensitivity=1.0)  # raises if an option is invalid
         check_setting("sums", self.sums, self.sums in get_args(Sums), "be local or secure")
         check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
         check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
@@ -164,34 +144,52 @@ class Privacy:
         names = ("colluders", "attempts", "count_share", "pins")
         return {"sums": {name: getattr(self, name) for name in names}}
 
-    def record(
+    def cost(
         self,
         sensitivity: float,
         simulated: bool = False,
-        part: Part | None = None,
+        share: float = 1.0,
         summands: int = 1,
     ) -> Release:
-        """Return the record of a release of a vector with this l2-sensitivity."""
+        """Return what the release of a vector with this l2-sensitivity costs.
+
+        ``share`` is its share of mu^2, the budget in Gaussian differential privacy: releases whose
+        shares sum to 1 cost together what one release with all of it does.
+
+        Examples:
+            >>> whole = Privacy(epsilon=1.0).cost(sensitivity=1.0)
+            >>> half = Privacy(epsilon=1.0).cost(sensitivity=1.0, share=0.5)
+            >>> round(half.sigma / whole.sigma, 3), round(half.epsilon, 3)
+            (1.414, 0.684)
+        """
         if self.epsilon is None:
             return Release(math.inf, 0.0, 0.0, 0.0, "none", summands=summands)
-        part, epsilon = part or Part(), self.epsilon
+        epsilon = self.epsilon
         sigma = gaussian_sigma(epsilon, self.delta, sensitivity, self.mechanism)
-        if part.share < 1:
-            factor = _MARGIN / math.sqrt(part.share)
+        if share < 1:
+            factor = _MARGIN / math.sqrt(share)
             unit = gaussian_sigma(epsilon, self.delta, 1.0, self.mechanism)
             epsilon = gaussian_epsilon(self.delta, factor * unit)
             sigma *= factor
         if summands > 1:
             sigma /= math.sqrt(summands - self.colluders)
-        own = epsilon, self.delta, sigma, sensitivity, self.mechanism
-        return Release(*own, simulated=simulated, summands=summands, colluders=self.colluders)
+        return Release(
+            epsilon,
+            self.delta,
+            sigma,
+            sensitivity,
+            self.mechanism,
+            simulated=simulated,
+            summands=summands,
+            colluders=self.colluders,
+        )
 
     def release(
         self,
         vector: Tensor,
         sensitivity: float,
         noise_seed: int | None = None,
-        part: Part | None = None,
+        share: float = 1.0,
     ) -> tuple[Tensor, Release]:
         """Add the noise that makes the release of a vector (epsilon, delta)-private.
 
@@ -203,24 +201,24 @@ class Privacy:
                 repeatable: the release is marked as simulated and guarantees nothing. The noise
                 depends on the seed, the vector and the privacy, so that two releases share their
                 noise only if they are equal.
-            part: The release's part of all that clients release; by default it is all.
+            share: The release's share of the budget, as in ``cost``.
 
         Returns:
-            The vector with noise, float64 on the CPU, on a grid if it is secret; and the record.
+            The vector with noise, float64 on the CPU, on a grid if it is secret; and its cost.
         """
-        record = self.record(sensitivity, noise_seed is not None, part)
+        release = self.cost(sensitivity, noise_seed is not None, share)
         vector = vector.detach().cpu().double()
         if self.epsilon is None:
-            return vector.clone(), record
+            return vector.clone(), release
         if noise_seed is None:
             noise = standard_normal(len(vector), random.SystemRandom())
-            return round_to_grid(vector + record.sigma * noise, record.sigma), record
+            return round_to_grid(vector + release.sigma * noise, release.sigma), release
         settings = [noise_seed, self.epsilon, self.delta, self.mechanism, sensitivity]
-        if part is not None and part != Part():
-            settings += [part.share, 1]
+        if share != 1:
+            settings += [share, 1]
         digest = hashlib.sha256(json.dumps(settings).encode() + vector.numpy().tobytes())
         source = random.Random(digest.digest())  # noqa: S311 - a simulation
-        return vector + record.sigma * standard_normal(len(vector), source), record
+        return vector + release.sigma * standard_normal(len(vector), source), release
 
 
 @dataclass(frozen=True)
@@ -244,6 +242,11 @@ class ReleasedHead:
         return self.weight.to(rows.device) @ rows.T
 
 
+def clients_of(heads: Sequence[ReleasedHead]) -> list[int]:
+    """Return the clients whose data are in the heads, in order."""
+    return sorted(client for head in heads for client in head.clients)
+
+
 def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
     """The vectors, shape (n, length), and the standard deviations of their noise, shape (n,)."""
     vectors = torch.stack([head.weight for head in heads])
@@ -264,11 +267,11 @@ def spent(
 
     A release that is flawed, has no noise or is simulated costs an infinite epsilon. Returned is
     the smaller epsilon of both compositions; the basic one applies only if delta is at least the
-    sum of the records' deltas, which is the default. ``alone`` states what holds if secure sums
+    sum of the releases' deltas, which is the default. ``alone`` states what holds if secure sums
     protect nothing.
 
     Examples:
-        >>> once = Privacy(epsilon=0.1, delta=1e-5).record(sensitivity=1.0)
+        >>> once = Privacy(epsilon=0.1, delta=1e-5).cost(sensitivity=1.0)
         >>> epsilon, delta = spent([once, once], delta=1e-5)
         >>> round(epsilon, 3)
         0.146
@@ -283,7 +286,7 @@ def spent(
     if mu == math.inf:
         return math.inf, stated
     epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
-    if alone:  # the records state epsilon of the sum
+    if alone:  # the releases state epsilon of the sum
         return epsilon, stated
     return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
 

@@ -24,7 +24,7 @@ class Scorer(ABC):
     uses_negatives: ClassVar[bool] = False
     """Whether ``vector`` uses the rows of D^-, which are then sent to the clients."""
     uses_labels: ClassVar[bool] = False
-    """Whether it is a ``ClassScorer``, which uses the labels of D_i too."""
+    """Whether ``vector`` uses the labels of D_i."""
     what: ClassVar[str]
     """What is released, for the log: "each client released ..."."""
     shares: ClassVar[Mapping[str, float]] = {}
@@ -35,23 +35,31 @@ class Scorer(ABC):
         """Why the sensitivity does not hold with these options; empty if it holds."""
         return ""
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the public tensors that clients need for ``vector``, by name."""
+    def sent_shapes(self, row_length: int, num_classes: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of public tensors that the server sends, by the names of fields."""
         return {}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the public tensors that the server sends, by name."""
+        return {name: getattr(self, name) for name in self.sent_shapes(0, 0)}
+
     @abstractmethod
-    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Compute w_i before noise, shape (k,).
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Compute what is released, before noise, as a vector.
 
         Args:
-            positives: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
-            negatives: The rows of D^-, (|D^-|, k); empty unless ``uses_negatives``.
+            rows: The rows of D_i, float64 of shape (|D_i|, k), of norm at most 1.
+            labels: Their one-hot labels, shape (|D_i|, C); given if ``uses_labels``.
+            negatives: The rows of D^-, (|D^-|, k); empty or None unless ``uses_negatives``.
         """
 
     def row_length(self, vector: Tensor, num_classes: int) -> int:
         """Return k, the length of a row, from a vector whose length is linear in k."""
-        none, one = (self.vector_length(k, num_classes) for k in (0, 1))  # linear in k
-        return (len(vector) - none) // (one - none)
+        constant = self.vector_length(0, num_classes)
+        slope = self.vector_length(1, num_classes) - constant
+        return (len(vector) - constant) // slope
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """Return the length of a vector that is released, for rows of length k."""
@@ -77,7 +85,7 @@ class Mean(Scorer):
     Examples:
         >>> import torch
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        >>> Mean().vector(rows, rows[:0])
+        >>> Mean().vector(rows)
         tensor([0.5000, 0.5000])
         >>> Mean().sensitivity(num_positives=100, num_negatives=0)
         0.02
@@ -85,9 +93,11 @@ class Mean(Scorer):
 
     what = "the mean of its feature rows"
 
-    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute the mean of the rows."""
-        return positives.mean(dim=0)
+        return rows.mean(dim=0)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """2 / |D_i|."""
@@ -118,7 +128,7 @@ class Logistic(Scorer):
     Examples:
         >>> import torch
         >>> rows = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        >>> Logistic(regularization=0.01).vector(rows[:1], rows[1:]).round(decimals=3)
+        >>> Logistic(regularization=0.01).vector(rows[:1], negatives=rows[1:]).round(decimals=3)
         tensor([ 2.8180, -2.8180], dtype=torch.float64)
         >>> round(Logistic(regularization=0.01).sensitivity(400, 600), 6)
         0.2
@@ -140,9 +150,13 @@ class Logistic(Scorer):
         flaw = "the sensitivity is that of another objective (unnormalized lambda)"
         return "" if self.normalized else flaw
 
-    def vector(self, positives: Tensor, negatives: Tensor) -> Tensor:
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
         """Compute the minimizer of J; raise a PrivacyError if the tolerance is not reached."""
-        weight, gradient_norm = self.fit(positives, negatives)
+        if negatives is None:
+            raise ValueError("Logistic needs the rows of negatives")
+        weight, gradient_norm = self.fit(rows, negatives)
         check_converged(gradient_norm, self.tolerance)
         return weight
 

@@ -15,10 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
-from fedaux_pl.scoring.class_scorers import SummableScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.release import Release, ReleasedHead
-from fedaux_pl.scoring.scoring import Scoring
+from fedaux_pl.scoring.step import Step
 
 ReadBytes = Callable[[int], bytes]
 
@@ -27,36 +26,30 @@ ReadBytes = Callable[[int], bytes]
 class SecureSum:
     """The sum over the clients of one architecture."""
 
-    scoring: Scoring
+    step: Step
     row_length: int
     num_classes: int
     summands: int  # the number of clients
 
     @property
-    def scorer(self) -> SummableScorer:
-        """The scorer."""
-        assert isinstance(self.scoring.scorer, SummableScorer)  # noqa: S101 - the plan refuses
-        return self.scoring.scorer
-
-    @property
     def sensitivity(self) -> tuple[int, float]:
         """D^2 of the integers, and what one step of them is in the vector."""
-        return self.scorer.integer_sensitivity(self.row_length, self.num_classes)
+        return self.step.summable.integer_sensitivity(self.row_length, self.num_classes)
 
     @property
-    def own_sigma(self) -> int:
-        """The noise of each client in steps; 0 without noise."""
-        privacy = self.scoring.privacy
+    def client_sigma(self) -> int:
+        """The noise of each client in integers; 0 without noise."""
+        privacy = self.step.scoring.privacy
         if privacy.epsilon is None:
             return 0
-        multiplier = privacy.record(1.0, part=self.scoring.part).sigma
+        multiplier = privacy.cost(1.0, share=self.step.share).sigma
         return noise_of_sum(multiplier, self.sensitivity[0], self.summands - privacy.colluders)[1]
 
-    def record(self, simulated: bool) -> Release:
-        """Return the record of a client, in the units of the vector."""
+    def cost(self, simulated: bool) -> Release:
+        """Return what it costs a client, in the units of the vector."""
         squared, unit = self.sensitivity
-        record = self.scoring.record(math.sqrt(squared) * unit, simulated, self.summands)
-        return replace(record, sigma=self.own_sigma * unit)
+        release = self.step.cost(math.sqrt(squared) * unit, simulated, self.summands)
+        return replace(release, sigma=self.client_sigma * unit)
 
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
         """Return what a client adds to the sum: its integers with its noise, on the CPU.
@@ -64,25 +57,25 @@ class SecureSum:
         ``read`` returns random bytes: those of the operating system, or ``seeded_bytes``.
         """
         integers = integers.cpu()
-        if (sigma := self.own_sigma) == 0:
+        if self.client_sigma == 0:
             return integers
-        return integers + discrete_gaussian(len(integers), sigma, read)
+        return integers + discrete_gaussian(len(integers), self.client_sigma, read)
 
     def head(
         self, clients: Sequence[int], total: Tensor, public_map: PublicMap, simulated: bool
     ) -> ReleasedHead:
         """Return the release that a sum of integers is."""
-        weight = self.scorer.decode(total, self.num_classes)
-        return ReleasedHead(clients[0], weight, public_map, self.record(simulated), tuple(clients))
+        weight = self.step.summable.decode(total, self.num_classes)
+        return ReleasedHead(clients[0], weight, public_map, self.cost(simulated), tuple(clients))
 
 
-def seeded_bytes(seed: int, scoring: Scoring, integers: Tensor, attempt: int) -> ReadBytes:
+def seeded_bytes(seed: int, step: Step, integers: Tensor, attempt: int) -> ReadBytes:
     """Return the random bytes of a simulation, which its seed repeats.
 
     They depend on the integers and the settings, too, so that two releases share their noise only
     if they are equal, and on the number of the attempt.
     """
-    settings = json.dumps([seed, attempt, scoring.release_settings()], sort_keys=True, default=str)
+    settings = json.dumps([seed, attempt, step.settings()], sort_keys=True, default=str)
     digest = hashlib.sha256(settings.encode() + integers.cpu().numpy().tobytes()).digest()
     generator = np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))
 

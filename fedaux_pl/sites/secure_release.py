@@ -22,9 +22,8 @@ from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.files import state_folder, write_json_atomically
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Scoring, spent
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
-from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
@@ -54,7 +53,7 @@ Sent = tuple[str, Tensor]
 def sum_digest(
     agreement: Mapping[str, Any],
     architecture: str,
-    scoring: Scoring,
+    step: Step,
     h0: Mapping[str, Tensor],
     public_map: PublicMap,
 ) -> str:
@@ -62,14 +61,14 @@ def sum_digest(
 
     Another seed or local training makes no other sum, for which sites would pay again.
     """
-    sent = scoring.scorer.tensors()
+    sent = step.scorer.tensors()
     tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
     return agreement_digest(
         {
             **{name: agreement[name] for name in ("format", "model_options", "classes")},
             "architecture": architecture,
-            "secret": scoring.privacy.secret,
-            "release": scoring.release_settings(),
+            "secret": step.scoring.privacy.secret,
+            "release": step.settings(),
             "received": tensor_digest(*tensors),
             "bound": public_map.bound,
         }
@@ -89,37 +88,40 @@ class Pending:
 
 
 class SecureReleases:
-    """The secure sums of a site, which are planned by this scoring."""
+    """The secure sums of a site."""
 
-    def __init__(self, site: "Site", scoring: Scoring) -> None:
-        self.site, self.federation = site, site.federation
+    def __init__(self, site: "Site") -> None:
+        self.site = site
+        self.federation = site.federation
         self._pending: dict[str, Pending] = {}
-        self._create_member(scoring.privacy)  # raises if the pins do not fit
+        assert site.algorithm.scoring is not None  # noqa: S101 - the plan has secure sums
+        self.privacy = site.algorithm.scoring.privacy
+        self._create_member()  # raises if the pins do not fit
         if site.ledger is not None and site.limits.epsilon_limit_alone is None:
             raise ConfigurationError(
                 "this run has secure sums: state with --epsilon_limit_alone what the noise of "
                 "this site alone may cost, if the other sites and the server deceive it (with "
-                f"all sites it costs {self._cost_alone(scoring):.4g}, with fewer less), or set "
+                f"all sites it costs {self._cost_alone():.4g}, with fewer less), or set "
                 "privacy.sums to local"
             )
 
-    def _create_member(self, privacy: Privacy) -> Member:
+    def _create_member(self) -> Member:
         name = self.site.name
-        return Member(name, signing_key(name), privacy.pins, privacy.colluders)
+        return Member(name, signing_key(name), self.privacy.pins, self.privacy.colluders)
 
-    def _cost_alone(self, scoring: Scoring) -> float:
+    def _cost_alone(self) -> float:
         """Return epsilon of all releases with all sites, by the noise of this site alone."""
-        sites, privacy = max(self.federation.clients.values()), scoring.privacy
-        sums = privacy.attempts * (2 if has_second(scoring) else 1)
-        records = [scoring.record(1.0, False, sites)] * sums
-        if has_counts(scoring):
-            records.append(further(scoring, {}).record(1.0, False))
-        return 1.001 * spent(records, privacy.delta, alone=True)[0]  # printed, not below it
+        sites = max(self.federation.clients.values())
+        releases = []
+        for step in self.federation.plan.values():
+            cost = step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
+            releases += [cost] * step.attempts
+        return 1.001 * spent(releases, self.privacy.delta, alone=True)[0]  # printed, not below it
 
     def add(
         self,
         client: int,
-        scoring: Scoring,
+        step: Step,
         h0: Mapping[str, Tensor],
         public_map: PublicMap,
         key: ReleaseKey,
@@ -130,16 +132,16 @@ class SecureReleases:
         would cost the other sites their attempt.
         """
         federation, name = self.federation, self.federation.architectures[client]
-        digest = sum_digest(self.site.own_agreement, name, scoring, h0, public_map)
+        digest = sum_digest(self.site.own_agreement, name, step, h0, public_map)
         if digest not in self._pending:
             extractor = create_extractor(federation.students[name], h0)
-            integers = federation.pool.integers(client, scoring, extractor, public_map)
-            member, classes = self._create_member(scoring.privacy), len(federation.data.classes)
-            secure = SecureSum(scoring, public_map.row_length(extractor), classes, member.least)
+            integers = federation.pool.integers(client, step, extractor, public_map)
+            member, classes = self._create_member(), len(federation.data.classes)
+            secure = SecureSum(step, public_map.row_length(extractor), classes, member.least)
             self._pending[digest] = Pending(member, secure, client, integers, key)
         pending, entries = self._pending[digest], self.site.entries()
         if not _sent(pending, digest, entries):
-            planned = pending.secure.record(simulated=False)
+            planned = pending.secure.cost(simulated=False)
             self.site.check_budget(entries, pending.key, planned)
 
     def answer(self, fields: Mapping[str, Any]) -> Answer:
@@ -151,7 +153,7 @@ class SecureReleases:
         sent = _sent(pending, digest, entries)
         if fields["kind"] == "keys":
             sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
-            planned = replace(pending.secure, summands=sites).record(simulated=False)
+            planned = replace(pending.secure, summands=sites).cost(simulated=False)
             self.site.check_budget(entries, pending.key, planned)
             message = pending.member.keys(digest, attempt, max(sent, default=0))
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
@@ -166,9 +168,9 @@ class SecureReleases:
     ) -> tuple[Sent, str]:
         session = pending.member.open(digest, attempt, messages)
         secure = replace(pending.secure, summands=len(session.names))
-        record = secure.record(simulated=self.site.ledger is None)
+        record = secure.cost(simulated=self.site.ledger is None)
         client, integers, count = pending.client, pending.integers, len(pending.sent) + 1
-        noise = self.federation.pool.noise_bytes(client, secure.scoring, integers, count)
+        noise = self.federation.pool.noise_bytes(client, secure.step, integers, count)
         masked = session.mask(secure.add_noise(integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
@@ -202,7 +204,7 @@ def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, 
             masked = entry.heads["masked"]
             head = ReleasedHead(pending.client, masked, PublicMap(), entry.releases[0])
             # the sensitivity of a sum is that of any number of records
-            pending.secure.scoring.check_release(head, num_positives=1, num_negatives=0)
+            pending.secure.step.check_release(head, num_positives=1, num_negatives=0)
             found[int(attempt)] = transcript, masked
     return found
 
@@ -211,28 +213,30 @@ class Collector:
     """Collects secure sums at the server; ``groups`` are the sites of each architecture."""
 
     def __init__(
-        self, server: "SiteClients", scoring: Scoring, groups: Mapping[str, Sequence[str]]
+        self, server: "SiteClients", step: Step, groups: Mapping[str, Sequence[str]]
     ) -> None:
-        self.server, self.scoring, self.groups = server, scoring, groups
-        self.privacy = scoring.privacy
+        self.server = server
+        self.step = step
+        self.groups = groups
+        self.privacy = step.scoring.privacy
         # the second sum is used only if it is over all sites of the first
         count = sum(map(len, groups.values()))
-        self.least = count if scoring.scorer.tensors() else self.privacy.least_clients
+        self.least = count if step.sends else self.privacy.least_clients
         self.attempts = 0  # of all sums so far
         self._number = 0  # of the last attempt, which rises over all servers
 
     def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
         """Return the secure sum over the sites of each architecture."""
-        server, scoring, heads, start = self.server, self.scoring, [], time.monotonic()
+        server, step, heads, start = self.server, self.step, [], time.monotonic()
         names, data = server.sites.names, server.context.data
         for group in self.groups.values():  # before the sites of any architecture pay
             self.check(group)
         for architecture, group in self.groups.items():
             public_map, model = maps[architecture], features.h0[architecture]
             h0 = {k: v for k, v in model.state_dict().items() if not of_head(k)}
-            digest = sum_digest(server.agreement, architecture, scoring, h0, public_map)
-            secure = SecureSum(scoring, public_map.row_length(model), len(data.classes), 1)
-            length = scoring.scorer.vector_length(secure.row_length, secure.num_classes)
+            digest = sum_digest(server.agreement, architecture, step, h0, public_map)
+            secure = SecureSum(step, public_map.row_length(model), len(data.classes), 1)
+            length = step.scorer.vector_length(secure.row_length, secure.num_classes)
             joined, total = self.collect(digest, group, length)
             for site in names:
                 server.status.change(site, in_sum=site in joined)
@@ -240,7 +244,7 @@ class Collector:
             secure = replace(secure, summands=len(members))
             head = secure.head(members, total, public_map, server.sites.rehearsal)
             records = sum(data.site_sizes[client] for client in members)
-            largest = scoring.scorer.largest_norm(records, 0) * (1 + 1e-3)
+            largest = step.scorer.largest_norm(records, 0) * (1 + 1e-3)
             if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
                 raise PrivacyError(
                     "the secure sum is larger than any data and noise can be: the masks have not "

@@ -17,9 +17,8 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PublicMap, Release, ReleasedHead, Scoring
+from fedaux_pl.scoring import Ledger, PublicMap, Release, ReleasedHead, Step
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
-from fedaux_pl.scoring.plan import further, has_counts, has_second
 from fedaux_pl.scoring.records import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
@@ -58,17 +57,17 @@ class Site:
     def run(self, _: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(self.federation, self.limits.rehearsal)
-        self.federation.scoring = scoring = self.federation.plan_scoring()  # with secret noise
+        self.federation.plan = plan = self.federation.plan_releases()  # with secret noise
         self.own_agreement = agreement(self.federation)
         self.ledger: Ledger | None = None
         if self.algorithm.secret_noise:  # else a rehearsal
             data = self.federation.data
             self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
         self.sums: SecureReleases | None = None
-        if scoring is not None and scoring.part.secure:
+        if any(step.summed for step in plan.values()):
             from fedaux_pl.sites import secure_release
 
-            self.sums = secure_release.SecureReleases(self, scoring)
+            self.sums = secure_release.SecureReleases(self)
         largest = max(map(self._largest_request, self.federation.students))
         if self.limits.evaluate:
             self.evaluation = SiteEvaluation(self.federation, self.limits)
@@ -151,49 +150,51 @@ class Site:
 
         Of a secure sum nothing leaves yet.
         """
-        federation, first = self.federation, self.federation.scoring
-        if first is None:
-            raise RefusalError("settings", "the method of this configuration releases nothing")
+        federation = self.federation
+        step = federation.plan.get(str(request.fields.get("step")))
+        if step is None:
+            raise RefusalError("settings", "this configuration has no such step of releases")
+        first = next(iter(federation.plan.values()))
         name, data = federation.architectures[client], federation.data
-        h0, negatives, public_map, sent = self._read_preparation(name, first, request)
-        scoring = further(first, sent) if request.fields.get("release") else first
+        h0, negatives, public_map, sent = self._read_preparation(name, step, request)
+        step = step.with_sent(sent)
         size, pool = data.client_sizes[client], federation.pool
         received = [*h0.values(), *public_map.tensors().values()]
         received += [] if negatives is None else [negatives]
 
-        def key_of(asked: Scoring, *tensors: Tensor) -> ReleaseKey:
+        def key_of(asked: Step, *tensors: Tensor) -> ReleaseKey:
             # in all ledgers: do not change it
             start = f"{name} {federation.model_options} "
-            end = f" {asked.release_settings()} {data.fingerprints['private']}"
+            end = f" {asked.settings()} {data.fingerprints['private']}"
             return ReleaseKey(start, f"{tensor_digest(*tensors)} {public_map.bound!r}", end)
 
         earlier = key_of(first, *received) if sent else None
-        key = replace(key_of(scoring, *received, *sent.values()), earlier=earlier)
-        if scoring.part.secure:
+        key = replace(key_of(step, *received, *sent.values()), earlier=earlier)
+        if step.summed:
             assert self.sums is not None  # noqa: S101 - the plan has secure sums
-            self.sums.add(client, scoring, h0, public_map, key)
+            self.sums.add(client, step, h0, public_map, key)
             about = "the number of its records: nothing else has left"
             return {"size": size}, wire.write_tensors({}), about
 
         def release() -> ReleasedHead:
             extractor = create_extractor(federation.students[name], h0)
-            return pool.release(client, scoring, extractor, negatives, public_map)
+            return pool.release(client, step, extractor, negatives, public_map)
 
         total = None
         if self.ledger is None:
             head = release()
         else:
             count = 0 if negatives is None else len(negatives)
-            planned = scoring.record(scoring.sensitivity(size, count), simulated=False)
+            planned = step.cost(step.scoring.sensitivity(size, count), simulated=False)
             [head], total = release_once(
                 self.ledger,
-                [str(key)],
+                str(key),
                 {0: self.digests},
-                scoring,
+                step,
                 lambda: [replace(release(), client=0)],  # a site does not choose its number
                 check=lambda entries: self.check_budget(entries, key, planned),
             )
-            scoring.check_release(head, size, count)
+            step.check_release(head, size, count)
         made = head.release
         fields = {"size": size, "bound": head.public_map.bound, "sigma": made.sigma}
         fields |= {"sensitivity": made.sensitivity, "simulated": made.simulated}
@@ -215,8 +216,8 @@ class Site:
             return
         expect(
             key.earlier is None or any(key.earlier.is_of(entry.key) for entry in entries),
-            "the server asks for the second release, but the ledger does not have the first one "
-            "with this h_0 and feature map: let the server ask for it before",
+            "the server asks for a later step, but the ledger does not have the first one with "
+            "this h_0 and feature map: let the server ask for it before",
             "budget",
         )
         others = (entry.key for entry in entries if not key.is_of(entry.key))
@@ -229,11 +230,11 @@ class Site:
             f"{planned.epsilon:.4g} again, within its epsilon_limit",
             "budget",
         )
-        assert self.federation.scoring is not None  # noqa: S101 - for mypy
-        privacy = self.federation.scoring.privacy
+        assert self.algorithm.scoring is not None  # noqa: S101 - for mypy
+        privacy = self.algorithm.scoring.privacy
         self.limits.check_cost(self.ledger, entries, self.digests, planned, privacy)
 
-    def _expected(self, name: str, scoring: Scoring, fields: Mapping[str, Any]) -> State:
+    def _expected(self, name: str, step: Step, fields: Mapping[str, Any]) -> State:
         """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
         student, classes = self.federation.students[name], len(self.federation.data.classes)
         columns = width = int(student.feature_dim)  # type: ignore[arg-type]
@@ -244,22 +245,18 @@ class Site:
         if fields.get("directions") is not None:
             columns = wire.read_count(fields, "directions", width)
             like["map/directions"] = doubles(width, columns)
-        if scoring.scorer.uses_negatives:
+        if step.scorer.uses_negatives:
             rows = wire.read_count(fields, "negatives", MAX_NEGATIVES)
             like["negatives"] = torch.empty(rows, width, device="meta")
-        release = str(fields.get("release", ""))
-        known = {"": True, "residuals": has_second(scoring), "counts": has_counts(scoring)}
-        expect(release in known, "it asks for an unknown release")
-        expect(known[release], f"this configuration has no release of {release}", "settings")
-        if release == "residuals":
-            like |= {"sent/weight": doubles(classes, columns), "sent/bias": doubles(classes)}
+        for key, shape in step.scorer.sent_shapes(columns, classes).items():
+            like[f"sent/{key}"] = doubles(*shape)
         return like
 
     def _read_preparation(
-        self, name: str, scoring: Scoring, request: Message
+        self, name: str, step: Step, request: Message
     ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
         """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
-        like = self._expected(name, scoring, request.fields)
+        like = self._expected(name, step, request.fields)
         parts: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
         for key, tensor in wire.read_tensors(request.body, like).items():
             part, _, own = key.partition("/")
@@ -268,21 +265,19 @@ class Site:
         is_small = all(bool((tensor.abs() <= MAX_WEIGHT).all()) for tensor in sent.values())
         expect(is_small, f"the classifier has weights above {MAX_WEIGHT:g}")
         bound = wire.read_number(request.fields, "bound", math.ulp(0.0), math.inf)
-        public_map = PublicMap(**parts["map"], unit=scoring.norm_bound == "unit", bound=bound)
+        unit = step.scoring.norm_bound == "unit"
+        public_map = PublicMap(**parts["map"], unit=unit, bound=bound)
         if (negatives := parts["negatives"].get("")) is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
         return parts["h0"], negatives, public_map, sent
 
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""
-        student, scoring = self.federation.students[name], self.federation.scoring
-        largest = wire.largest_body(student.state_dict())
-        if scoring is not None:
-            release = "residuals" if has_second(scoring) else ""
-            fields = {"center": True, "directions": student.feature_dim, "release": release}
-            like = self._expected(name, scoring, fields | {"negatives": MAX_NEGATIVES})
-            largest = max(largest, wire.largest_body(like))
-        return largest
+        student = self.federation.students[name]
+        fields = {"center": True, "directions": student.feature_dim, "negatives": MAX_NEGATIVES}
+        steps = self.federation.plan.values()
+        bodies = [student.state_dict(), *(self._expected(name, step, fields) for step in steps)]
+        return max(map(wire.largest_body, bodies))
 
 
 def say(text: str) -> None:

@@ -19,8 +19,7 @@ from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Scoring
-from fedaux_pl.scoring.class_scorers import ClassCounts, Residuals
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
@@ -33,7 +32,6 @@ if TYPE_CHECKING:  # it needs an optional package
 _PAUSE = 0.2  # seconds between two looks for sites
 _RETRY = 2.0  # seconds before sites are asked again
 _HELLO = 5.0  # seconds in which a site says that it is there
-_FURTHER = {Residuals: "residuals", ClassCounts: "counts"}  # all others are a first release
 _STAGES = {"prepare": "releases", "train": "clients"}
 _T = TypeVar("_T")
 
@@ -115,15 +113,15 @@ class SiteClients:
 
     def prepare(
         self,
-        scoring: Scoring,
+        step: Step,
         features: ServerFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release a vector once; later it returns the stored one."""
         architectures, questions = self.context.architectures, {}
-        is_secure = scoring.part.secure
-        sent = {f"sent/{k}": v for k, v in scoring.scorer.tensors().items()}
+        scoring = step.scoring
+        sent = {f"sent/{k}": v for k, v in step.scorer.tensors().items()}
         for name in {architectures[client] for client in clients}:
             public_map, h0 = maps[name], features.h0[name]
             tensors = {f"h0/{k}": v for k, v in h0.state_dict().items() if not of_head(k)}
@@ -133,14 +131,14 @@ class SiteClients:
                 "bound": public_map.bound,
                 "center": public_map.center is not None,
                 "directions": None if directions is None else directions.shape[1],
-                "release": _FURTHER.get(type(scoring.scorer), ""),
+                "step": step.name,
             }
-            if scoring.scorer.uses_negatives:
+            if step.scorer.uses_negatives:
                 tensors["negatives"] = features.negatives(name)
                 fields["negatives"] = len(tensors["negatives"])
             classes, row_length = len(self.context.data.classes), public_map.row_length(h0)
-            length = scoring.scorer.vector_length(row_length, classes)
-            like = {} if is_secure else {"weight": torch.empty(length, dtype=torch.double)}
+            length = step.scorer.vector_length(row_length, classes)
+            like = {} if step.summed else {"weight": torch.empty(length, dtype=torch.double)}
             questions[name] = Message(fields, wire.write_tensors(tensors), like)
 
         def read(client: int, fields: Mapping[str, Any], own: State, size: int) -> ReleasedHead:
@@ -149,19 +147,19 @@ class SiteClients:
                 bound = wire.read_number(fields, "bound", public_map.bound, 1e300)
                 public_map = replace(public_map, bound=bound)
             sensitivity = wire.read_number(fields, "sensitivity", 0, 1e300)
-            record = scoring.record(sensitivity, fields.get("simulated") is True)
-            release = replace(record, sigma=wire.read_number(fields, "sigma", 0, 1e300))
+            cost = step.cost(sensitivity, fields.get("simulated") is True)
+            release = replace(cost, sigma=wire.read_number(fields, "sigma", 0, 1e300))
             head = ReleasedHead(client, own["weight"], public_map, release)
             num_negatives = len(self.context.data.negative_inputs)
-            scoring.check_release(head, size, num_negatives)
-            largest = scoring.largest_entry(size, num_negatives)
+            step.check_release(head, size, num_negatives)
+            largest = step.largest_entry(size, num_negatives)
             if not bool((head.weight.abs() <= largest).all()):
                 raise PrivacyError("its release is larger than any data and noise can be")
             if release.simulated and not self.sites.rehearsal:
                 raise PrivacyError("it has seeded noise, but this is no rehearsal")
             return head
 
-        if is_secure:
+        if step.summed:
             ready = sorted(self._collect("prepare", clients, questions, lambda client, *_: client))
             if sent and ready != sorted(clients):  # it would be paid for, and never be used
                 tell("the second secure sum waits for all sites of the first one")
@@ -171,7 +169,7 @@ class SiteClients:
             groups: dict[str, list[str]] = {name: [] for name in questions}
             for client in ready:
                 groups[architectures[client]].append(self.sites.names[client])
-            return Collector(self, scoring, groups).heads(features, maps)
+            return Collector(self, step, groups).heads(features, maps)
         heads = self._collect("prepare", clients, questions, read)
         return [heads[client] for client in clients if client in heads]
 

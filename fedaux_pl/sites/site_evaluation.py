@@ -61,8 +61,10 @@ class SiteEvaluation:
     """
 
     def __init__(self, federation: Federation, limits: Limits) -> None:
-        data, scoring = federation.data, federation.scoring
-        self.federation, self.limits = federation, limits
+        data = federation.data
+        scoring = federation.algorithm.scoring
+        self.federation = federation
+        self.limits = limits
         self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
         self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
         if self.privacy.epsilon is not None:

@@ -11,7 +11,7 @@ from fedaux_pl.federation import Distillation, LocalTraining
 from fedaux_pl.federation import federation as rounds
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.server import Server
-from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring import Step
 from tests.federations import (
     MIXED,
     assert_close,
@@ -60,14 +60,14 @@ def test_fedaux_with_equal_scores_is_feddf_with_pretraining(tmp_path, monkeypatc
     plain = run(tmp_path, FedDF(pretrained=True), **STEADY)
     certain = run(tmp_path, paper_fedaux(epsilon=None), **STEADY)
     assert certain.history[-1]["certainty/effective_teachers"] < 3 - 1e-3
-    original = Scoring.release
+    original = Step.release
 
     def with_zero_head(*args, **kwargs):
         head = original(*args, **kwargs)
         head.weight.zero_()
         return head
 
-    monkeypatch.setattr(Scoring, "release", with_zero_head)
+    monkeypatch.setattr(Step, "release", with_zero_head)
     equal = run(tmp_path / "other", paper_fedaux(epsilon=None), **STEADY)
     assert equal.history[-1]["certainty/effective_teachers"] == pytest.approx(3)
     assert_close(weights(equal), weights(plain))

@@ -9,7 +9,15 @@ from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.functional import soft_labels
-from fedaux_pl.scoring import ClassStatistics, Mean, Residuals, ScoresAndHead, Whitened
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Collected,
+    Mean,
+    Residuals,
+    ScoresAndHead,
+    Step,
+    Whitened,
+)
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
@@ -78,7 +86,8 @@ def test_a_resumed_run_ends_with_the_same_weights(kind, options, tmp_path):
     fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
     [path] = (tmp_path / "saved").glob("*.ckpt")
     fit(tmp_path, resumed, 3, ckpt_path=path)
-    assert resumed.further.keys() == ({"residuals/resnet8"} if options else set())
+    names = ["statistics", "gradient/resnet8"] if options else ["scores"]
+    assert list(resumed.releases) == names
     assert_same(weights(resumed), weights(whole))
     assert measured(resumed) == measured(whole)
 
@@ -155,12 +164,15 @@ def released(algorithm, rows, labels, public, sizes=(30, 30)):
     scoring = algorithm.scoring
     public_map = scoring.fit_map(public, public)
     one_hot = torch.eye(10)[labels]
+    step = Step(scoring)
     heads = [
-        scoring.release(i, rows[own], public, public_map, i, one_hot[own])
+        step.release(i, rows[own], public, public_map, i, one_hot[own])
         for i, own in enumerate(torch.arange(len(rows)).split(list(sizes)))
     ]
     parts = {"distill": {"resnet8": public}, "evaluation": {"resnet8": public[:5]}}
-    return Released(scoring, heads, ["resnet8"] * len(sizes), sizes, len(public), 10, parts)
+    collected = {"scores": Collected(step, range(len(heads)), heads)}
+    names = ["resnet8"] * len(sizes)
+    return Released({"scores": step}, collected, names, sizes, len(public), 10, parts)
 
 
 def blobs(count=60, seed=0):
@@ -222,8 +234,8 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path, monk
     algorithm = method(FedClassMeans, epsilon=1.0, secret=True, scorer=TWO)
     federation, again = create(algorithm), create(algorithm)
     fit(tmp_path, federation, 0)
-    [second] = federation.further.values()
-    assert isinstance(second.scoring.scorer, Residuals)
+    second = federation.releases["gradient/resnet8"]
+    assert isinstance(second.step.scorer, Residuals)
     assert second.heads[0].weight.shape == (10 * 9,)
     assert len(federation.all_heads) == 2 * len(federation.heads)
     cost = federation.total_cost  # both together: the epsilon of the method
@@ -238,4 +250,5 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path, monk
     assert extra == one.preparation_bytes[1]
     fit(tmp_path, again, 0)  # the ledger's releases are used again
     assert again.total_cost.releases == 2
-    assert torch.equal(next(iter(again.further.values())).heads[0].weight, second.heads[0].weight)
+    [_, repeated] = again.releases.values()
+    assert torch.equal(repeated.heads[0].weight, second.heads[0].weight)

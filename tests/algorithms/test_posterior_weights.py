@@ -8,7 +8,7 @@ from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
 from fedaux_pl.algorithms.class_teacher import class_holders, teach_classes
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import soft_labels
-from fedaux_pl.scoring import ClassStatistics, Mean, Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Collected, Mean, Privacy, Whitened
 from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
 
@@ -31,14 +31,17 @@ def released(algorithm, owners, classes=3):
     """The releases of clients that own these records of the blobs."""
     rows, labels = blobs()
     sizes = [len(own) for own in owners]
-    scoring = algorithm.plan(PublicNumbers({"resnet8": sizes}, classes))
-    public_map, one_hot = scoring.fit_map(rows, rows), torch.eye(classes)[labels]
+    plan = algorithm.plan(PublicNumbers({"resnet8": sizes}, classes))
+    step = plan["statistics"]
+    public_map, one_hot = step.scoring.fit_map(rows, rows), torch.eye(classes)[labels]
     heads = [
-        scoring.release(i, rows[own], rows[:0], public_map, i, one_hot[own])
+        step.release(i, rows[own], rows[:0], public_map, i, one_hot[own])
         for i, own in enumerate(owners)
     ]
+    collected = {"statistics": Collected(step, range(len(heads)), heads)}
     parts = {"distill": {"resnet8": rows}}
-    return Released(scoring, heads, ["resnet8"] * len(sizes), sizes, 0, classes, parts), labels
+    names = ["resnet8"] * len(sizes)
+    return Released(plan, collected, names, sizes, 0, classes, parts), labels
 
 
 def by_class():
@@ -86,8 +89,8 @@ def test_a_resumed_run_ends_with_the_same_weights(sums, tmp_path):
     fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
     [path] = (tmp_path / "saved").glob("*.ckpt")
     fit(tmp_path, resumed, 2, ckpt_path=path)
-    counts = {"counts"} if sums == "secure" else set()
-    assert resumed.further.keys() == counts | {"residuals/resnet8"}
+    counts = ["counts"] if sums == "secure" else []
+    assert list(resumed.releases) == ["statistics", *counts, "gradient/resnet8"]
     assert_same(weights(resumed), weights(whole))
 
 
@@ -103,10 +106,10 @@ def test_secure_sums_have_the_noise_of_one_client(tmp_path):
     """n = 3 clients: each adds noise of sigma / sqrt(2), and what they share is said."""
     local, secure = (run(tmp_path, posterior(sums=sums), 0) for sums in ("local", "secure"))
     alone, part = local.heads[0].release, secure.heads[0].release
-    share = secure.scoring.part.share
+    share = secure.plan["statistics"].share
     assert part.sigma == pytest.approx(alone.sigma / 2**0.5 / share**0.5, rel=1e-3)
     assert [head.clients for head in secure.heads] == [(0, 1, 2)]
-    assert secure.further["counts"].scoring.part.share == pytest.approx(1 - share)
+    assert secure.plan["counts"].share == pytest.approx(1 - share)
     text = " ".join(secure.privacy())
     assert "the sum over 3 clients of the sums of its feature rows" in text
     assert "together cost (epsilon 5, delta 1e-05)" in text
@@ -116,7 +119,8 @@ def test_architectures_are_mixed(tmp_path):
     clients = {"resnet8": 2, "shufflenet": 2}
     federation = create(posterior(releases=2), clients)
     fit(tmp_path, federation, 1, split(4))
-    assert federation.further.keys() == {"residuals/resnet8", "residuals/shufflenet"}
+    gradients = ["gradient/resnet8", "gradient/shufflenet"]
+    assert list(federation.releases) == ["statistics", *gradients]
     torch.testing.assert_close(
         federation.scores["distill"].sum(dim=0).cpu(),
         torch.ones(len(federation.data.distill_inputs)),

@@ -15,7 +15,6 @@ from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.functional import unpack_logits
 from fedaux_pl.scoring import Logistic, Privacy, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
@@ -287,24 +286,6 @@ def test_the_checkpoint_holds_the_released_heads(tmp_path, monkeypatch):
     assert not torch.equal(fresh.heads[0].weight, federation.heads[0].weight)
 
 
-def test_a_checkpoint_of_format_4_is_continued(tmp_path):
-    """Its memory is in half precision; the clients' logits are rounded to bytes on loading."""
-    options = {"clients": {"resnet8": 4}, "participation": 0.5}
-    fit_saving(tmp_path, create(FedDF(remember=True), **options), 2, tmp_path)
-    content = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    content["federation"]["format"] = 4
-    memory = content["federation"]["memory"]
-    for entry in memory.values():
-        entry["logits"] = {k: unpack_logits(v).half() for k, v in entry["logits"].items()}
-    torch.save(content, tmp_path / "old.ckpt")
-    rest = create(FedDF(remember=True), **options)
-    fit(tmp_path, rest, 3, ckpt_path=tmp_path / "old.ckpt")
-    assert len(rest.history) == 3
-    assert set(memory) <= set(rest.carried.memory.stored)
-    for remembered in rest.carried.memory.stored.values():
-        assert remembered.logits["distill"].dtype == torch.uint8
-
-
 def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     """By fit and validate; predictions need only the students."""
     fit_saving(tmp_path, create(FedAUX()), 1, tmp_path)
@@ -315,8 +296,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     content["federation"]["format"] = 99
     torch.save(content, tmp_path / "new.ckpt")
     for name, message in (
-        ("old", r"format 1, but .* formats 4 to 5, in which FedAUX takes objects .*: start anew"),
-        ("new", r"format 99, but this release reads formats 4 to 5: start anew"),
+        ("old", r"written by 0.9 or an earlier version \(format 1; expected 6\): start anew"),
+        ("new", r"written by a later version \(format 99; expected 6\): start anew"),
     ):
         path = tmp_path / f"{name}.ckpt"
         with pytest.raises(ConfigurationError, match=message):

@@ -21,7 +21,6 @@ from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import (
     Centered,
     ClassCounts,
-    ClassScorer,
     ClassStatistics,
     Logistic,
     Mean,
@@ -29,6 +28,7 @@ from fedaux_pl.scoring import (
     Residuals,
     Scorer,
     ScoresAndHead,
+    Step,
     Whitened,
     spent,
 )
@@ -100,7 +100,7 @@ def worst_case(scoring):
     for pair in neighbors():
         *own, negatives = (in_features(rows, scoring.feature_map.fit(PUBLIC)) for rows in pair)
         public = scoring.fit_map(PUBLIC, negatives)
-        vectors = [exact.release(0, rows, negatives, public, None).weight for rows in own]
+        vectors = [Step(exact).release(0, rows, negatives, public, None).weight for rows in own]
         cases.append((own, negatives, public, vectors))
     return max(cases, key=lambda case: (case[3][0] - case[3][1]).norm())
 
@@ -117,7 +117,7 @@ def audit(scoring, full=5, count=FEW):
     budget, samples = scoring.privacy, []
     for side, (rows, vector) in enumerate(zip(own, vectors, strict=True)):
         seeds = range(side * count, (side + 1) * count)
-        heads = [scoring.release(0, rows, negatives, public, seed) for seed in seeds[:full]]
+        heads = [Step(scoring).release(0, rows, negatives, public, seed) for seed in seeds[:full]]
         sensitivity = heads[0].release.sensitivity
         weights = [budget.release(vector, sensitivity, seed)[0] for seed in seeds]
         assert all(torch.equal(h.weight, w) for h, w in zip(heads, weights[:full], strict=True))
@@ -156,7 +156,7 @@ def test_every_scorer_is_attacked():
     parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
     with_labels = {ClassStatistics, ClassCounts, Residuals, ScoresAndHead}  # test_class_scorers.py
-    assert set(kinds) == {Scorer, ClassScorer, Mean, Logistic} | with_labels
+    assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_three_releases_cost_what_their_composition_says():
     """The lower bound is at most the composed epsilon, and more than that of one release."""
     single = scoring(Mean())
     own, negatives, public, vectors = worst_case(single)
-    records = [single.release(0, own[0], negatives, public, None).release for _ in range(3)]
+    records = [Step(single).release(0, own[0], negatives, public, None).release for _ in range(3)]
     epsilon, delta = spent(records, DELTA)
     assert delta == DELTA
     budget, samples = single.privacy, []
@@ -223,7 +223,7 @@ def membership_game(scorer, count=5_000):
     samples = []
     for first in (record, opposite):
         own = torch.cat([first, others])
-        heads = [single.release(0, own, PUBLIC[:20], public, None) for _ in range(count)]
+        heads = [Step(single).release(0, own, PUBLIC[:20], public, None) for _ in range(count)]
         samples.append(torch.stack([head.logits(record)[0] for head in heads]))
     return epsilon_lower_bound(*samples)
 

@@ -14,12 +14,12 @@ from fedaux_pl.scoring import (
     ClassStatistics,
     Logistic,
     Mean,
-    Part,
     Privacy,
     Residuals,
     ScoresAndHead,
     Scoring,
     Standardized,
+    Step,
     Whitened,
 )
 from tests.scoring.test_audit import epsilon_lower_bound
@@ -51,7 +51,7 @@ def unit(rows):
 
 def vector(scorer, rows, labels, negatives=None):
     negatives = rows[:0] if negatives is None or not scorer.uses_negatives else negatives
-    return scorer.class_vector(rows, torch.eye(C).double()[labels], negatives)
+    return scorer.vector(rows, torch.eye(C).double()[labels], negatives)
 
 
 @pytest.mark.parametrize("scorer", [*STATISTICS[:1], *OTHERS[:2], ScoresAndHead()])
@@ -81,7 +81,7 @@ def test_scores_and_head_are_recovered():
         released = vector(both, rows, torch.arange(20) % C, negatives)
         weight, head = both.split(released, C, 20, 30)
         own = negatives if scorer.uses_negatives else negatives[:0]
-        torch.testing.assert_close(weight, scorer.vector(rows, own))
+        torch.testing.assert_close(weight, scorer.vector(rows, negatives=own))
         assert head.shape == (C, K + 1)
         assert both.row_length(released, C) == K
 
@@ -90,7 +90,7 @@ def test_scores_and_head_are_recovered():
 def test_the_parts_compose_exactly(share):
     """mu^2 of the whole release is the sum of those of its parts, which split it by ``share``."""
     both = ScoresAndHead(regularization=0.1, share=share)
-    whole = Privacy(EPSILON, 1e-5).record(both.sensitivity(100, 0))
+    whole = Privacy(EPSILON, 1e-5).cost(both.sensitivity(100, 0))
     scale = both.split(torch.ones(K + C * (K + 1)).double(), C, 100, 0)[0][0]  # 1 / r
     scores = Mean().sensitivity(100, 0) / (float(scale) * whole.sigma)
     head = both._head_sensitivity(100) / whole.sigma
@@ -245,21 +245,21 @@ def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
 def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     labels = torch.eye(C)[torch.arange(40) % C]
-    for part in (Part(), Part(0.25)):
-        own = scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), False, part
-        scoring = Scoring(*own)
-        public_map = scoring.fit_map(features, features)
-        head = scoring.release(0, features, features[:0], public_map, 1, labels)
+    scoring = Scoring(scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), shrink=False)
+    public_map = scoring.fit_map(features, features)
+    for share in (1.0, 0.25):
+        step = Step(scoring, share=share)
+        head = step.release(0, features, features[:0], public_map, 1, labels)
         whole = gaussian_sigma(0.5, 1e-5, scorer.sensitivity(40, 0))
-        sigma = whole / math.sqrt(part.share)
+        sigma = whole / math.sqrt(share)
         assert head.release.sigma == pytest.approx(sigma, rel=1e-7)
         assert head.release.what == scorer.what
-        exact = scorer.class_vector(public_map.rows(features), labels, features[:0])
+        exact = scorer.vector(public_map.rows(features), labels)
         assert 0.4 < float((head.weight - exact).square().mean().sqrt()) / sigma < 2
-        assert float(head.weight.abs().max()) <= scoring.largest_entry(40, 0)
-        scoring.check_release(head, 40, 0)
+        assert float(head.weight.abs().max()) <= step.largest_entry(40, 0)
+        step.check_release(head, 40, 0)
         with pytest.raises(ValueError, match="needs the labels"):
-            scoring.release(0, features, features[:0], public_map, 1)
+            step.release(0, features, features[:0], public_map, 1)
 
 
 @pytest.mark.parametrize(
@@ -285,5 +285,5 @@ def test_wrong_options_of_class_statistics_are_refused():
 
 @pytest.mark.parametrize("scorer", [ClassStatistics(), ClassCounts(), residuals()])
 def test_labels_are_needed(scorer):
-    with pytest.raises(TypeError, match=f"{type(scorer).__name__} needs labels"):
-        scorer.vector(torch.eye(2), torch.eye(2))
+    with pytest.raises(ValueError, match="needs the labels"):
+        scorer.vector(torch.eye(2))

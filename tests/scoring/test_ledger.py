@@ -15,7 +15,7 @@ from fedaux_pl.scoring import Ledger, Privacy, spent
 from fedaux_pl.scoring.ledger import Entry
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
-SOUND = Privacy(1.0, 1e-5).record(0.1)
+SOUND = Privacy(1.0, 1e-5).cost(0.1)
 
 
 def entry(key="settings", release=SOUND, records=RECORDS):
@@ -115,7 +115,7 @@ def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger):
 
 
 def test_the_record_with_the_largest_cost_counts(ledger):
-    cheap = Privacy(0.01, 1e-5).record(0.1)
+    cheap = Privacy(0.01, 1e-5).cost(0.1)
     for _ in range(3):
         ledger.add(entry(release=cheap, records={0: RECORDS[0]}))
     ledger.add(entry(records={1: RECORDS[1]}))
@@ -125,7 +125,7 @@ def test_the_record_with_the_largest_cost_counts(ledger):
 
 def test_a_release_without_a_guarantee_makes_the_total_infinite(ledger):
     ledger.add(entry())
-    ledger.add(entry(release=Privacy(None).record(0.1)))
+    ledger.add(entry(release=Privacy(None).cost(0.1)))
     total = ledger.total([RECORDS[0]], 1e-5)
     assert (total.releases, total.epsilon) == (2, math.inf)
 

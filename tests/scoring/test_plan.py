@@ -11,9 +11,9 @@ from fedaux_pl.scoring import (
     ClassCounts,
     ClassStatistics,
     Mean,
-    Part,
     Privacy,
     Residuals,
+    Step,
     Whitened,
     spent,
 )
@@ -22,8 +22,6 @@ from fedaux_pl.scoring.plan import (
     choose_dimensions,
     choose_releases,
     count_share,
-    further,
-    has_counts,
     plan,
 )
 
@@ -49,21 +47,24 @@ def test_public_numbers_of_several_architectures():
 @pytest.mark.parametrize("sums", [LOCAL, SECURE])
 @pytest.mark.parametrize("epsilon", [None, 0.1, 10.0])
 def test_open_options_are_chosen(epsilon, sums):
-    planned = plan(scoring(epsilon=epsilon, **sums), NUMBERS)
-    assert planned.feature_map.dimensions >= 1
-    assert 0 <= planned.feature_map.whitening <= 1
-    assert planned.scorer.releases in (1, 2)
-    assert planned.part == Part(1 / planned.scorer.releases, secure=sums == SECURE)
-    assert plan(planned, NUMBERS) == planned
+    steps = plan(scoring(epsilon=epsilon, **sums), NUMBERS)
+    first = steps["statistics"]
+    assert first.scoring.feature_map.dimensions >= 1
+    assert 0 <= first.scoring.feature_map.whitening <= 1
+    assert first.scorer.releases == len(steps)
+    assert (first.share, first.summed) == (1 / len(steps), sums == SECURE)
+    assert plan(first.scoring, NUMBERS)["statistics"] == first
 
 
 @pytest.mark.parametrize("numbers", [NUMBERS, None])
 @pytest.mark.parametrize("releases", [1, 2])
 def test_explicit_options_stay(releases, numbers):
     own = scoring(releases, dimensions=7, epsilon=0.1)
-    assert plan(own, numbers) == dataclasses.replace(own, part=Part(1 / releases))
+    steps = plan(own, numbers)
+    assert list(steps) == ["statistics", "gradient"][:releases]
+    assert steps["statistics"] == Step(own, "statistics", 1 / releases)
     mean = scoring(dimensions=7, scorer=Mean())
-    assert plan(mean, numbers) == mean
+    assert plan(mean, numbers) == {"scores": Step(mean)}
 
 
 @pytest.mark.parametrize("own", [scoring(dimensions=7), scoring(releases=1, **SECURE)])
@@ -73,22 +74,17 @@ def test_real_sites_cannot_plan(own):
 
 
 def test_sites_agree_on_the_share_of_counts():
-    own = scoring(2, dimensions=7, count_share=0.1, **SECURE)
-    assert plan(own, NUMBERS, counts=True) == plan(own, None, counts=True)
-    planned = plan(own, None, counts=True)
-    assert planned.part == Part(0.45, secure=True)
-    assert further(planned, {}).part.share == pytest.approx(0.1)
-    assert has_counts(planned)
-    assert not has_counts(plan(own, None))
+    own = scoring(1, dimensions=7, count_share=0.1, **SECURE)
+    steps = plan(own, None, counts=True)
+    assert plan(own, NUMBERS, counts=True) == steps
+    assert list(steps) == ["statistics", "counts"]
+    assert (steps["statistics"].share, steps["statistics"].summed) == (0.9, True)
+    assert steps["counts"].share == pytest.approx(0.1)
+    assert list(plan(own, None)) == ["statistics"]
     few = scoring(1, dimensions=7, count_share=0.005, **SECURE)
-    assert has_counts(plan(few, None, counts=True))
+    assert "counts" in plan(few, None, counts=True)
     with pytest.raises(ConfigurationError, match=r"privacy.count_share \(such as 0.1\)"):
         plan(scoring(2, dimensions=7, **SECURE), None, counts=True)
-
-
-def test_attempts_are_paid_in_advance():
-    planned = plan(scoring(1, dimensions=7, attempts=2, **SECURE), NUMBERS, counts=True)
-    assert 2 * planned.part.share + further(planned, {}).part.share == pytest.approx(1)
 
 
 def test_secure_sums_are_refused():
@@ -101,27 +97,31 @@ def test_secure_sums_are_refused():
 @pytest.mark.parametrize("releases", [1, 2])
 def test_all_releases_have_the_whole_budget(releases, counts, sums):
     """The counts have a part of their own if the server sees the sum of the statistics alone."""
-    planned = plan(scoring(releases, epsilon=0.5, **sums), NUMBERS, counts)
-    tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
-    all_releases = [planned, further(planned, tensors)][:releases]
-    if counts and sums == SECURE:
-        all_releases.append(further(planned, {}))
-        assert all_releases[-1].scorer == ClassCounts()
-        assert not all_releases[-1].part.secure
-    assert sum(own.part.share for own in all_releases) == pytest.approx(1, abs=1e-12)
+    steps = plan(scoring(releases, epsilon=0.5, attempts=2, **sums), NUMBERS, counts)
+    has_counts = counts and sums == SECURE
+    assert ("counts" in steps) == has_counts
+    if has_counts:
+        assert steps["counts"].scorer == ClassCounts()
+        assert not steps["counts"].summed
+    shares = [step.attempts * step.share for step in steps.values()]
+    assert sum(shares) == pytest.approx(1, abs=1e-12)
     # as if the server saw each vector: the guarantee of a sum is that of sigma sqrt(n - 1)
-    local = [dataclasses.replace(own, part=Part(own.part.share)) for own in all_releases]
-    records = [own.record(own.sensitivity(100, 0), simulated=False) for own in local]
-    assert 0.999999 * 0.5 <= spent(records, 1e-5)[0] <= 0.5
+    costs = []
+    for step in steps.values():
+        cost = step.cost(step.scoring.sensitivity(100, 0), simulated=False)
+        costs += [cost] * step.attempts
+    assert 0.999999 * 0.5 <= spent(costs, 1e-5)[0] <= 0.5
 
 
-def test_residuals_get_the_classifier_and_the_plan_of_the_statistics():
-    planned = plan(scoring(2, dimensions=7, **SECURE), NUMBERS, counts=True)
+def test_the_gradient_has_the_plan_of_the_statistics():
+    steps = plan(scoring(2, dimensions=7, **SECURE), NUMBERS, counts=True)
+    assert list(steps) == ["statistics", "counts", "gradient"]
     tensors = {"weight": torch.ones(10, 7), "bias": torch.ones(10)}
-    second = further(planned, tensors)
-    assert isinstance(second.scorer, Residuals)
-    assert second.scorer.tensors() == tensors
-    assert dataclasses.replace(second, scorer=planned.scorer) == planned
+    gradient = steps["gradient"].with_sent(tensors)
+    assert isinstance(gradient.scorer, Residuals)
+    assert gradient.scorer.tensors() == tensors
+    first = steps["statistics"]
+    assert dataclasses.replace(gradient, scoring=first.scoring, name=first.name) == first
 
 
 def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Centered, Identity, Logistic, Mean, Whitened
+from fedaux_pl.scoring import Centered, Identity, Logistic, Mean, Step, Whitened
 from fedaux_pl.scoring import release as release_module
 from tests.paper import paper_scoring
 
@@ -49,7 +49,9 @@ def test_a_replaced_record_moves_a_release_by_at_most_its_sensitivity(
         for value in (one, other):
             data = own.clone()
             data[0] = value * (negatives[0] if seed % 2 else torch.ones(6))
-            heads.append(scoring.release(0, data.clamp(-3e38, 3e38), negatives, public_map, None))
+            heads.append(
+                Step(scoring).release(0, data.clamp(-3e38, 3e38), negatives, public_map, None)
+            )
     first, second = heads
     record = first.release
     assert record == second.release  # sigma does not depend on the data

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedaux_pl import FedAUXfdp
-from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent
+from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent, Step
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
@@ -16,7 +16,7 @@ UPDATES = "NOT private: the model updates and training losses that clients send 
 
 def release(client, scoring, size=20, seed=None):
     own = torch.rand(size, 4, generator=torch.Generator().manual_seed(client))
-    return scoring.release(client, own, own, scoring.fit_map(own, own), seed)
+    return Step(scoring).release(client, own, own, scoring.fit_map(own, own), seed)
 
 
 def test_the_release_and_the_largest_noise_with_its_sensitivity():
@@ -53,13 +53,13 @@ def test_what_guarantees_nothing_says_so_first():
 def test_a_stored_release_that_was_not_rounded_is_not_called_private():
     scoring = paper_scoring()
     head = release(0, scoring)
-    assert unpack(pack([head]), scoring)[0].release == head.release
+    assert unpack(pack([head]), Step(scoring))[0].release == head.release
     digits = replace(head, weight=head.weight + 1e-9)  # as version 0.6.0 released it
-    line, _ = describe_privacy(unpack(pack([digits]), scoring))
+    line, _ = describe_privacy(unpack(pack([digits]), Step(scoring)))
     assert line.startswith("NOT private: ")
     assert "its last bits tell" in line
     simulated = release(0, scoring, seed=3)  # protects nothing, which is said already
-    assert unpack(pack([simulated]), scoring)[0].release == simulated.release
+    assert unpack(pack([simulated]), Step(scoring))[0].release == simulated.release
 
 
 def test_the_total_of_the_ledger_follows_the_release():
@@ -87,7 +87,9 @@ def test_all_that_leaves_a_client(options, seed, says):
     scoring = FedAUXfdp(**options).scoring
     own = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
     public, labels = scoring.fit_map(own, own), torch.eye(3)[torch.arange(20) % 3]
-    [first, last] = describe_all([scoring.release(0, own, own, public, seed, labels)], scoring)
+    [first, last] = describe_all(
+        [Step(scoring).release(0, own, own, public, seed, labels)], scoring
+    )
     assert first.startswith("NOT private") is any("WITHOUT" in text for text in says)
     what = "one release of its certainty scores and its classification head"
     assert last.startswith(f"all that leaves a client: {what}, ")

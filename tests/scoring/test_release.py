@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.scoring import Part, Privacy, Release, spent
+from fedaux_pl.scoring import Privacy, Release, spent
 from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
@@ -34,9 +34,9 @@ def test_the_noise_is_gaussian_with_the_sigma_of_the_guarantee():
 @pytest.mark.parametrize("epsilon", [1e-5, 0.04, 0.1, 1.0, 3.0, 100.0])
 def test_halves_of_the_budget_cost_together_no_more_than_it(epsilon, delta):
     """Otherwise a site whose limit is the epsilon of the method would refuse the second one."""
-    halves = [Privacy(epsilon, delta).record(d, part=Part(0.5)) for d in (2.0, 1.4 * 1.25**0.5)]
+    halves = [Privacy(epsilon, delta).cost(d, share=0.5) for d in (2.0, 1.4 * 1.25**0.5)]
     assert 0.99 * epsilon < spent(halves, delta)[0] <= epsilon
-    assert Privacy(epsilon, delta).record(0.0, part=Part(0.5)).epsilon == halves[0].epsilon
+    assert Privacy(epsilon, delta).cost(0.0, share=0.5).epsilon == halves[0].epsilon
 
 
 def test_low_order_bits_do_not_tell_the_vector():
@@ -67,8 +67,8 @@ def test_two_seeded_releases_do_not_cancel():
         (first, a), (second, b) = one, other
         return (first * b.sigma - second * a.sigma) / (b.sigma - a.sigma)
 
-    def release(epsilon, sensitivity=1.0, vector=VECTOR, part=None, **options):
-        return Privacy(epsilon, **options).release(vector, sensitivity, noise_seed=7, part=part)
+    def release(epsilon, sensitivity=1.0, vector=VECTOR, share=1.0, **options):
+        return Privacy(epsilon, **options).release(vector, sensitivity, noise_seed=7, share=share)
 
     pairs = [
         (release(0.1), release(0.04)),
@@ -76,7 +76,7 @@ def test_two_seeded_releases_do_not_cancel():
         (release(0.1), release(0.1, delta=1e-6)),
         (release(0.1), release(0.1, mechanism="classical")),
         (release(0.1), release(0.1, 0.5, VECTOR.flip(0))),
-        (release(0.1), release(0.1, part=Part(0.5))),
+        (release(0.1), release(0.1, share=0.5)),
     ]
     for one, other in pairs:
         assert (solve(one, other) - VECTOR).norm() > VECTOR.norm()
@@ -253,7 +253,7 @@ def test_parts_cost_together_what_the_whole_does(epsilon, delta, shares):
     """At most, and hardly less; with secret noise and for any sensitivities."""
     sensitivities = 2.0, 1.565, math.sqrt(2)
     records = [
-        Privacy(epsilon, delta).record(own, part=Part(share))
+        Privacy(epsilon, delta).cost(own, share=share)
         for own, share in zip(sensitivities, shares, strict=False)
     ]
     assert 0.999999 * epsilon <= spent(records, delta)[0] <= epsilon
@@ -262,7 +262,7 @@ def test_parts_cost_together_what_the_whole_does(epsilon, delta, shares):
 
 
 def test_parts_of_the_classical_mechanism_cost_less():
-    records = [Privacy(0.5, mechanism="classical").record(1.0, part=Part(0.5))] * 2
+    records = [Privacy(0.5, mechanism="classical").cost(1.0, share=0.5)] * 2
     assert spent(records, 1e-5)[0] < 0.4
 
 
@@ -283,12 +283,12 @@ def test_wrong_options_of_sums(options, message):
 
 def test_a_secure_sum_has_two_guarantees():
     """That of the sum without the colluders' noise, and that of one client's noise alone."""
-    whole = Privacy(0.5).record(2.0)
-    record = Privacy(0.5, sums="secure", colluders=4).record(2.0, summands=20)
+    whole = Privacy(0.5).cost(2.0)
+    record = Privacy(0.5, sums="secure", colluders=4).cost(2.0, summands=20)
     assert record.sigma == pytest.approx(whole.sigma / 4)
     assert (record.mu, record.mu_alone) == pytest.approx((whole.mu, 4 * whole.mu))
     assert record.total_sigma == pytest.approx(whole.sigma * math.sqrt(20 / 16))
     assert spent([record, record], 1e-5) == pytest.approx(spent([whole, whole], 1e-5))
     assert record.epsilon_alone == spent([record], 1e-5, alone=True)[0] > 2
-    local = Privacy(0.5).record(2.0)
+    local = Privacy(0.5).cost(2.0)
     assert spent([local], 1e-5, alone=True)[0] == pytest.approx(0.5)

@@ -3,12 +3,10 @@ import torch
 
 from fedaux_pl.scoring import Logistic, Mean, PublicMap
 
-NONE = torch.zeros(0, 3)
-
 
 def vector(features, bound):
     """The mean of the rows to which a public map clips the features."""
-    return Mean().vector(PublicMap(bound=bound).rows(features), NONE)
+    return Mean().vector(PublicMap(bound=bound).rows(features))
 
 
 def test_mean_is_the_mean_of_clipped_rows():
@@ -41,7 +39,7 @@ CLOSE = [Mean(), Logistic(1e6), Logistic(1e6, False)]  # all gradients point in 
 @pytest.mark.parametrize("scorer", [*CLOSE, Logistic(), Logistic(1e-3, False)])
 def test_no_vector_is_longer_than_the_bound_and_that_of_equal_rows_is_close(scorer):
     rows = torch.eye(3, dtype=torch.float64)[[0] * 5]
-    norm = float(scorer.vector(rows, -rows[:2] * scorer.uses_negatives).norm())
+    norm = float(scorer.vector(rows, negatives=-rows[:2] * scorer.uses_negatives).norm())
     bound = scorer.largest_norm(5, 2)
     assert norm <= bound * (1 + 1e-12)
     assert norm >= bound / 2.001 or scorer not in CLOSE

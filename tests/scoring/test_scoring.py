@@ -20,6 +20,7 @@ from fedaux_pl.scoring import (
     Scorer,
     Sigmoid,
     Standardized,
+    Step,
     Whitened,
 )
 from fedaux_pl.scoring.scorers import check_converged
@@ -36,7 +37,7 @@ def data(n=30, m=50, d=5):
 def released(scoring, own=None, seed=1):
     default, negatives = data()
     public = scoring.fit_map(negatives, negatives)
-    return scoring.release(3, default if own is None else own, negatives, public, seed)
+    return Step(scoring).release(3, default if own is None else own, negatives, public, seed)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_the_mean_of_whitened_rows_written_out():
     options = {"feature_map": Whitened(dimensions=3), "norm_bound": "unit"}
     scoring = paper_scoring(scorer=Mean(), epsilon=None, **options)
     public = scoring.fit_map(torch.cat([own, negatives]), negatives)
-    head = scoring.release(0, own, negatives, public, None)
+    head = Step(scoring).release(0, own, negatives, public, None)
     rows = (own.double() - public.center) @ public.directions
     rows = rows / rows.norm(dim=1, keepdim=True)
     torch.testing.assert_close(head.weight, rows.mean(dim=0))
@@ -93,7 +94,7 @@ def test_a_gpu_releases_the_same(scorer, options):
     for device in ("cpu", "cuda"):
         on = [x.to(device) for x in (own, negatives)]
         public = scoring.fit_map(torch.cat(on), on[1])
-        head = scoring.release(0, on[0], on[1], public, 1)
+        head = Step(scoring).release(0, on[0], on[1], public, 1)
         logits = head.logits(on[0])
         scores = scoring.calibration.scores(logits, head.logits(on[1]))
         assert head.weight.device.type == "cpu"
@@ -136,7 +137,7 @@ def test_the_mean_does_not_use_the_negatives():
     scoring = paper_scoring(scorer=Mean(), norm_bound=1.0)
     own, negatives = data()
     public = scoring.fit_map(negatives, negatives)
-    heads = [scoring.release(0, own, x, public, 1) for x in (negatives, negatives * math.nan)]
+    heads = [Step(scoring).release(0, own, x, public, 1) for x in (negatives, negatives * math.nan)]
     assert torch.equal(heads[0].weight, heads[1].weight)
 
 
@@ -227,8 +228,8 @@ class ScaledMean(Scorer):
     what = "a scaled mean"
     scale: float = 0.25
 
-    def vector(self, positives, negatives):
-        return self.scale * Mean().vector(positives, negatives)
+    def vector(self, rows, labels=None, negatives=None):
+        return self.scale * Mean().vector(rows)
 
     def sensitivity(self, num_positives, num_negatives):
         return self.scale * Mean().sensitivity(num_positives, 0)
@@ -276,7 +277,7 @@ def test_user_defined_parts_need_no_registration():
 def heads_of(scoring, count=4):
     own, negatives = data()
     public = scoring.fit_map(negatives, negatives)
-    return [scoring.release(i, own, negatives, public, noise_seed=i) for i in range(count)]
+    return [Step(scoring).release(i, own, negatives, public, noise_seed=i) for i in range(count)]
 
 
 def test_shrinking_makes_heads_equal_that_differ_by_noise_only():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.scoring import ClassStatistics, Part, Privacy, PublicMap, Residuals
+from fedaux_pl.scoring import ClassStatistics, Privacy, PublicMap, Residuals, Step
 from fedaux_pl.scoring.secure_sums import SecureSum, seeded_bytes
 from tests.scoring.test_audit import DELTA, EPSILON, FEW, epsilon_lower_bound
 
@@ -18,17 +18,17 @@ ROWS = torch.nn.functional.normalize(
 LABELS = torch.eye(CLASSES)[torch.arange(30) % CLASSES]
 
 
-def secure(summands=3, scorer=None, part=None, **privacy):
+def secure(summands=3, scorer=None, share=1.0, **privacy):
     options = {"epsilon": EPSILON, "delta": DELTA, "sums": "secure"} | privacy
     scoring = FedClassMeans(privacy=Privacy(**options)).scoring
-    scoring = replace(scoring, scorer=scorer or ClassStatistics(), part=part or Part(secure=True))
-    return SecureSum(scoring, K, CLASSES, summands)
+    scoring = replace(scoring, scorer=scorer or ClassStatistics())
+    return SecureSum(Step(scoring, share=share, summed=True), K, CLASSES, summands)
 
 
 def parts(own, seed=0, attempt=1, rows=ROWS):
     """What each client adds to the sum; all have the same rows."""
-    integers = own.scorer.integer_vector(rows, LABELS)
-    sources = (seeded_bytes(seed + i, own.scoring, integers, attempt) for i in range(own.summands))
+    integers = own.step.summable.integer_vector(rows, LABELS)
+    sources = (seeded_bytes(seed + i, own.step, integers, attempt) for i in range(own.summands))
     return [own.add_noise(integers, read) for read in sources]
 
 
@@ -39,7 +39,7 @@ def parts(own, seed=0, attempt=1, rows=ROWS):
 def test_a_sum_without_noise_is_that_of_the_vectors(scorer):
     own = secure(scorer=scorer, epsilon=None)
     head = own.head([4, 5, 6], sum(parts(own)), PublicMap(), simulated=True)
-    exact = 3 * scorer.class_vector(ROWS, LABELS, ROWS[:0])
+    exact = 3 * scorer.vector(ROWS, LABELS)
     torch.testing.assert_close(head.weight, exact, atol=2e-3, rtol=1e-3)
     assert (head.client, head.clients, head.release.sigma) == (4, (4, 5, 6), 0.0)
 
@@ -47,22 +47,22 @@ def test_a_sum_without_noise_is_that_of_the_vectors(scorer):
 @pytest.mark.parametrize(("summands", "colluders"), [(3, 1), (20, 1), (20, 5)])
 def test_the_noise_of_all_but_the_colluders_is_that_of_the_guarantee(summands, colluders):
     own = secure(summands, colluders=colluders)
-    whole = own.scoring.privacy.record(1.0).sigma * math.sqrt(own.sensitivity[0])
-    honest = own.own_sigma * math.sqrt(summands - colluders)
+    whole = own.step.scoring.privacy.cost(1.0).sigma * math.sqrt(own.sensitivity[0])
+    honest = own.client_sigma * math.sqrt(summands - colluders)
     assert whole < honest < whole * 1.0001
-    record = own.record(simulated=False)
-    assert record.mu == pytest.approx(1 / own.scoring.privacy.record(1.0).sigma, rel=1e-4)
+    record = own.cost(simulated=False)
+    assert record.mu == pytest.approx(1 / own.step.scoring.privacy.cost(1.0).sigma, rel=1e-4)
     assert (record.summands, record.colluders, record.is_private) == (summands, colluders, True)
 
 
 def test_seeded_noise_is_repeatable_and_fresh_in_every_attempt_and_release():
     own = secure()
-    draw = [part - own.scorer.integer_vector(ROWS, LABELS) for part in parts(own)]
+    draw = [part - own.step.summable.integer_vector(ROWS, LABELS) for part in parts(own)]
     assert torch.equal(torch.stack(parts(own)), torch.stack(parts(own)))
     others = [
-        parts(own, attempt=2)[0] - own.scorer.integer_vector(ROWS, LABELS),
-        parts(own, rows=-ROWS)[0] - own.scorer.integer_vector(-ROWS, LABELS),
-        parts(secure(epsilon=0.9))[0] - own.scorer.integer_vector(ROWS, LABELS),
+        parts(own, attempt=2)[0] - own.step.summable.integer_vector(ROWS, LABELS),
+        parts(own, rows=-ROWS)[0] - own.step.summable.integer_vector(-ROWS, LABELS),
+        parts(secure(epsilon=0.9))[0] - own.step.summable.integer_vector(ROWS, LABELS),
         draw[1],
     ]
     assert all(not torch.equal(draw[0], other) for other in others)
@@ -79,10 +79,10 @@ def games(summands, silent):
     for sign in (1.0, -1.0):
         rows = ROWS.clone()
         rows[0] *= sign
-        integers = own.scorer.integer_vector(rows, LABELS)
+        integers = own.step.summable.integer_vector(rows, LABELS)
         results.append(integers.double())
     difference = results[0] - results[1]
-    read = seeded_bytes(1, own.scoring, torch.zeros(1, dtype=torch.int64), 1)
+    read = seeded_bytes(1, own.step, torch.zeros(1, dtype=torch.int64), 1)
     honest = summands - 1 - silent
     zeros = torch.zeros(2 * FEW * len(difference), dtype=torch.int64)
     noise = sum(own.add_noise(zeros, read).view(2, FEW, -1).double() for _ in range(honest))

@@ -152,11 +152,11 @@ def the_server_is_killed_in_a_round_and_resumed(folder):
 def a_second_run_gets_the_same_heads(folder):
     with started(folder, AUX, rounds=2, pause=0.0, rehearsal=False) as federated:
         federated.join()
-        first = federated.checkpoint()["federation"]["heads"]
+        first = federated.checkpoint()["federation"]["releases"]["scores"]["heads"]
         shutil.rmtree(folder / "logs")
         federated.start_server()
         federated.join()
-        again = federated.checkpoint()["federation"]["heads"]
+        again = federated.checkpoint()["federation"]["releases"]["scores"]["heads"]
         assert all(bool((first[key] == again[key]).all()) for key in first)
         entries = [
             len(list(folder.glob(f"state-site-{i}/fedaux_pl/ledger/*.pt"))) for i in range(3)

@@ -4,7 +4,6 @@ import math
 import os
 import shutil
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -359,8 +358,7 @@ def two_run(tmp_path_factory):
         federation, data, hub = secret(root, METHODS[TWO])
         hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
         fit(root, federation, data, rounds=1)
-    [further] = federation.further.values()
-    assert len(federation.heads) == len(further.heads) == 3
+    assert [len(step.heads) for step in federation.releases.values()] == [3, 3]
     return federation, hub, seen, root
 
 
@@ -422,8 +420,9 @@ WRONG_SECOND = {
     "float32": (lambda t: t.update({"sent/bias": t["sent/bias"].float()}), {}, "message"),
     "NaN": (lambda t: t["sent/weight"].fill_(math.nan), {}, "diverged"),
     "logits that overflow": (lambda t: t["sent/weight"].fill_(1.7e308), {}, "message"),
-    "an unknown release": (lambda t: None, {"release": ["counts"]}, "message"),
-    "a classifier for the first": (lambda t: None, {"release": ""}, "message"),
+    "an unknown step": (lambda t: None, {"step": ["gradient"]}, "settings"),
+    "no step of this method": (lambda t: None, {"step": "counts"}, "settings"),
+    "a classifier for the first": (lambda t: None, {"step": "statistics"}, "message"),
 }
 
 
@@ -448,9 +447,8 @@ def test_the_second_release_follows_the_first(two, tmp_path, ledger, capsys):
 
 def test_one_release_allows_no_second(two, monkeypatch):
     site, _, second = two
-    planned = site.federation.scoring
-    one = replace(planned, scorer=replace(planned.scorer, releases=1))
-    monkeypatch.setattr(site.federation, "scoring", one)
+    first = {"statistics": site.federation.plan["statistics"]}
+    monkeypatch.setattr(site.federation, "plan", first)
     assert site.answer(second).fields["code"] == "settings"
 
 
@@ -458,15 +456,15 @@ def test_each_architecture_has_its_own_classifier(tmp_path, ledger):
     mixed = images(METHODS[TWO], {"resnet8": 2, "shufflenet": 1})
     federation, data, _ = prepare(tmp_path, mixed, split(3), limits=SECRET, rehearsal=False)
     fit(tmp_path, federation, data, rounds=1)
-    one, other = (own.scoring.scorer.weight for own in federation.further.values())
-    assert not torch.equal(one, other)
+    [_, one, other] = (step.step.scorer for step in federation.releases.values())
+    assert not torch.equal(one.weight, other.weight)
     assert len(ledger().entries()) == 6
 
 
 def test_a_site_may_allow_the_first_release_alone(tmp_path, ledger):
     federation = released(tmp_path, METHODS[TWO], Limits(epsilon_limit=0.7))
-    assert [len(own.heads) for own in federation.further.values()] == [0]
-    assert len(federation.heads) == len(ledger().entries()) == 3
+    assert [len(step.heads) for step in federation.releases.values()] == [3, 0]
+    assert len(ledger().entries()) == 3
 
 
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):

@@ -213,7 +213,7 @@ def test_a_late_site_makes_both_releases(tmp_path, monkeypatch):
     assert [names for names, _ in asked] == [early, early, late, late]
     one, other = (load(asked[i][1].body)["sent/weight"] for i in (1, 3))
     assert torch.equal(one, other)  # nobody is asked for the gradient of another classifier
-    [second] = federation.further.values()
+    [_, second] = federation.releases.values()
     assert [head.client for head in second.heads] == [0, 1, 2]
     trainer.save_checkpoint(tmp_path / "two.ckpt")
     resumed, data, hub = prepare(tmp_path, images(METHODS[TWO], {"resnet8": 3}), split(3))
@@ -230,14 +230,14 @@ def test_a_second_release_with_another_sensitivity_is_left_out(tmp_path, capsys)
         def change(answer, request):
             message = answer(request)
             own = {"sensitivity": sensitivity, "sigma": sensitivity}
-            own = own if request.fields["release"] else {}
+            own = own if request.fields["step"] == "gradient" else {}
             return Message({**message.fields, **own}, message.body)
 
         return change
 
     hub.faults = {f"site-{i}": claim(own) for i, own in enumerate([0, 5e-324, 1e300], start=1)}
     fit(tmp_path, federation, data, rounds=1)
-    [second] = federation.further.values()
+    [_, second] = federation.releases.values()
     assert [head.client for head in second.heads] == [0]
     told = capsys.readouterr().out
     for i in (1, 2, 3):

@@ -126,18 +126,13 @@ class Ledger:
             checksum, content = (file := io.BytesIO(path.read_bytes())).read(64), file.read()
             if checksum != _checksum(content):
                 raise ValueError("its checksum does not match")
-            stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+            stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
             digests = {client: self._find(own) for client, own in stored["digests"].items()}
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
-        return Entry(
-            stored["key"],
-            stored["heads"],
-            {client: Release(**release) for client, release in stored["releases"].items()},
-            digests,
-        )
+        return Entry(stored["key"], stored["heads"], stored["releases"], digests)
 
     def _find(self, own: Tensor | str) -> Digests:
         """Return stored digests, or those of an earlier entry with this checksum."""
@@ -210,6 +205,23 @@ class Ledger:
             f"the ledger of releases in {self.folder} cannot be {done} ({reason}), so nothing is "
             "released: make the folder readable and writable, or restore it from a backup"
         )
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """Return what ``add`` has stored; raise a ValueError for foreign content."""
+    try:
+        stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        releases = {client: Release(**own) for client, own in stored["releases"].items()}
+        digests = stored["digests"]
+        if any(not isinstance(own, str) and own.dtype != torch.int64 for own in digests.values()):
+            raise TypeError("other digests")
+        texts = stored["key_id"], stored["key"]
+        is_plain = all(isinstance(text, str) for text in texts)
+        if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
+            raise TypeError("other entries")
+    except Exception as error:  # foreign content can raise nearly any exception
+        raise ValueError(f"it is no file of a ledger ({type(error).__name__})") from error
+    return stored | {"releases": releases}
 
 
 def _name(number: int) -> str:

@@ -1,10 +1,12 @@
 """The ledger on disk: what is written, composed and refused."""
 
+import io
 import math
 import os
 import stat
 import threading
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring import Ledger, Privacy, spent
-from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.ledger import Entry, _checksum
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
 SOUND = Privacy(1.0, 1e-5).record(0.1)
@@ -141,6 +143,34 @@ def test_what_cannot_be_read_stops_the_release(ledger):
     path.unlink()
     with pytest.raises(PrivacyError, match=r"000001.pt is missing"):
         ledger.total([RECORDS[0]], 1e-5)
+
+
+STORED = {"key_id": "key", "key": "settings", "heads": {}, "releases": {}, "digests": {}}
+FOREIGN = {
+    "no archive": None,
+    "an object": Fraction(1, 2),
+    "a list": [1, 2],
+    "other names": {"key_id": "key"},
+    "no text as key": STORED | {"key": 3},
+    "no tensors": STORED | {"heads": [1]},
+    "other records than releases": STORED | {"digests": {0: torch.arange(3)}},
+    "a release with other fields": STORED | {"releases": {0: {"cost": 1.0}}},
+    "records that are no digests": STORED | {"releases": {}, "digests": {0: [1.5]}},
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_foreign_content_with_a_valid_checksum_stops_the_release(ledger, case):
+    ledger.add(entry())
+    buffer = io.BytesIO(b"foreign")
+    if FOREIGN[case] is not None:
+        torch.save(FOREIGN[case], buffer)
+    content = buffer.getvalue()
+    (ledger.folder / "000001.pt").write_bytes(_checksum(content) + content)
+    expected = r"000001\.pt: it is no file of a ledger .* nothing is released: .* restore it"
+    with pytest.raises(PrivacyError, match=expected) as caught:
+        ledger.entries()
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_digests_of_another_key_are_not_compared(ledger):

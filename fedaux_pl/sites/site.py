@@ -45,12 +45,19 @@ class Site:
         serve: Calls the function that it is given with every request, until the site ends; it
             also gets the bytes that the largest request may have.
         name: The site's name, which its key of secure sums belongs to.
+        server: The address of the server, which its ledger notes with every release.
     """
 
     def __init__(
-        self, federation: Federation, limits: Limits, serve: Serve, name: str = "site"
+        self,
+        federation: Federation,
+        limits: Limits,
+        serve: Serve,
+        name: str = "site",
+        server: str = "",
     ) -> None:
         self.federation, self.limits, self.serve, self.name = federation, limits, serve, name
+        self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self._refused = 0  # requests in a row
         federation.run_instead = self.run
@@ -63,7 +70,8 @@ class Site:
         self.ledger: Ledger | None = None
         if self.algorithm.secret_noise:  # else a rehearsal
             data = self.federation.data
-            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
+            self.ledger = Ledger(data.key_id, origin=self.origin)
+            self.digests = data.record_digests(0)
         self.sums: SecureReleases | None = None
         if scoring is not None and scoring.part.secure:
             from fedaux_pl.sites import secure_release
@@ -71,7 +79,7 @@ class Site:
             self.sums = secure_release.SecureReleases(self, scoring)
         largest = max(map(self._largest_request, self.federation.students))
         if self.limits.evaluate:
-            self.evaluation = SiteEvaluation(self.federation, self.limits)
+            self.evaluation = SiteEvaluation(self.federation, self.limits, self.origin)
             largest = max(largest, wire.largest_body(join_states(self.federation.students)))
         self.serve(self.answer, largest)
 
@@ -219,16 +227,17 @@ class Site:
             "with this h_0 and feature map: let the server ask for it before",
             "budget",
         )
-        others = (entry.key for entry in entries if not key.is_of(entry.key))
-        expect(
-            self.limits.allow_new_h0 or not any(map(key.is_like, others)),
-            "the ledger has a release with these settings about these data, but the server now "
-            "sends another h_0, feature map, negatives or classifier, so it would be a second one: "
-            "let the server use what it sent before (in its state folder and cache), or start the "
-            "site with --allow_new_h0 true, which costs epsilon "
-            f"{planned.epsilon:.4g} again, within its epsilon_limit",
-            "budget",
-        )
+        others = [e for e in entries if key.is_like(e.key) and not key.is_of(e.key)]
+        if others and not self.limits.allow_new_h0:
+            raise RefusalError(
+                "budget",
+                "the ledger has a release with these settings about these data "
+                f"({others[-1].describe()}), but the server now sends another h_0, feature map, "
+                "negatives or classifier, so it would be a second one: let the server use what it "
+                "sent before (in its state folder and cache), or start the site with "
+                f"--allow_new_h0 true, which costs epsilon {planned.epsilon:.4g} again, within its "
+                "epsilon_limit",
+            )
         assert self.federation.scoring is not None  # noqa: S101 - for mypy
         privacy = self.federation.scoring.privacy
         self.limits.check_cost(self.ledger, entries, self.digests, planned, privacy)

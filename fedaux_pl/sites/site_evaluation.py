@@ -60,7 +60,7 @@ class SiteEvaluation:
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
 
-    def __init__(self, federation: Federation, limits: Limits) -> None:
+    def __init__(self, federation: Federation, limits: Limits, origin: str = "") -> None:
         data, scoring = federation.data, federation.scoring
         self.federation, self.limits = federation, limits
         self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
@@ -86,7 +86,8 @@ class SiteEvaluation:
         if self.privacy.epsilon is not None:
             key, labels = machine_key(), self.test.targets
             parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
-            self._ledger, self._digests = Ledger(key_id(key)), np.concatenate(parts)
+            self._ledger = Ledger(key_id(key), origin=origin)
+            self._digests = np.concatenate(parts)
             contents = keyed_fingerprint(key, test.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"

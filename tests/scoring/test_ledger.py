@@ -5,6 +5,7 @@ import math
 import os
 import stat
 import threading
+import time
 import tracemalloc
 from fractions import Fraction
 
@@ -41,6 +42,25 @@ def test_entries_come_back_as_they_were_added(ledger):
         assert (one.key, one.releases) == (other.key, other.releases)
         assert torch.equal(one.heads["weight/0"], other.heads["weight/0"])
         assert all(np.array_equal(one.digests[i], other.digests[i]) for i in RECORDS)
+
+
+def test_an_entry_says_when_and_for_whom_it_was_made(ledger, monkeypatch):
+    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.time", lambda: 1e9)
+    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.localtime", time.gmtime)
+    ledger.add(entry())
+    Ledger("key", ledger.folder, origin="server a:1").add(entry())
+    content = torch.load(io.BytesIO((ledger.folder / "000001.pt").read_bytes()[64:]))
+    buffer = io.BytesIO()
+    torch.save({name: content[name] for name in STORED}, buffer)  # as version 0.9.0 wrote it
+    old = _checksum(buffer.getvalue()) + buffer.getvalue()
+    (ledger.folder / "000003.pt").write_bytes(old)
+    os.utime(ledger.folder / "000003.pt", (2e9, 2e9))
+    about = "its scoring head, epsilon 1"
+    assert [one.describe() for one in ledger.entries()] == [
+        f"2001-09-09 01:46:40, a run in {os.getcwd()}: {about}",
+        f"2001-09-09 01:46:40, server a:1: {about}",
+        f"2033-05-18 03:33:20: {about}",
+    ]
 
 
 def test_releases_about_the_same_records_are_composed(ledger):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -268,7 +269,9 @@ def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, 
     other = Message(request.fields, write_tensors(tensors))
     site.limits = Limits(epsilon_limit=2.0)
     assert site.answer(other).fields["code"] == "budget"
-    assert "--allow_new_h0 true, which costs epsilon 1 again" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "--allow_new_h0 true, which costs epsilon 1 again" in told
+    assert f"about these data ({ledger().entries()[0].describe()}), but the server" in told
     site.limits = Limits(allow_new_h0=True)
     assert site.answer(other).fields["code"] == "budget"
     assert "above the epsilon_limit 1" in capsys.readouterr().out
@@ -341,7 +344,18 @@ def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, ca
     with pytest.raises(ConfigurationError, match="site-0: budget"):
         released(tmp_path, other)
     assert len(ledger().entries()) == 3
-    assert "above the epsilon_limit 1" in capsys.readouterr().out
+    last = ledger().entries()[0].describe()
+    assert ", server HOST:1: the mean of its feature rows, epsilon 1" in last
+    earlier = f"the ledger has 1 earlier release about these records, the last of {last} "
+    text = "epsilon 1.465, above the epsilon_limit 1, of which epsilon 0 is left"
+    assert f"{text}: {earlier}" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match="site-0: budget"):
+        released(tmp_path, other, Limits(epsilon_limit=1.4))
+    [left] = {
+        *re.findall("epsilon_limit 1.4, of which epsilon ([^ ]*) is", capsys.readouterr().out)
+    }
+    assert spent([Privacy(1.0).record(1.0), Privacy(float(left)).record(1.0)], 1e-5)[0] <= 1.4
+    assert spent([Privacy(1.0).record(1.0)] * 2, 1e-5)[0] > 1.4
     released(tmp_path, other, Limits(epsilon_limit=2.0))
     assert len(ledger().entries()) == 6
     assert "spent so far: epsilon 1.4" in capsys.readouterr().out

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional import most_records
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
 from fedaux_pl.scoring.feature_maps import Whitened
 from fedaux_pl.scoring.release import Part, Privacy
@@ -59,6 +60,8 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
+    if is_secure and numbers is not None:
+        check_records(scorer, max(map(sum, numbers.sizes.values())))
     if isinstance(feature_map, Whitened) and feature_map.dimensions is None:
         dimensions = choose_dimensions(scorer, privacy, _known(numbers))
         feature_map = replace(feature_map, dimensions=dimensions)
@@ -75,6 +78,19 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             others = privacy.count_share or count_share(privacy, _known(numbers))
         part = Part((1 - others) / (scorer.releases or 1) / attempts, is_secure)
     return replace(scoring, scorer=scorer, feature_map=feature_map, part=part)
+
+
+def check_records(scorer: Scorer, count: int) -> None:
+    """Raise a ConfigurationError if a secure sum over this many records could leave 64 bits."""
+    if not isinstance(scorer, ClassStatistics):
+        return
+    most = most_records(scorer.second_moment)
+    if count > most:
+        raise ConfigurationError(
+            f"the clients of a secure sum have {count:,} records together; expected at most "
+            f"{most:,} with second_moment {scorer.second_moment:g}: raise it ({most_records(1):,} "
+            "records with 1), leave out clients, or set privacy.sums to local"
+        )
 
 
 def _known(numbers: PublicNumbers | None) -> PublicNumbers:

@@ -23,6 +23,9 @@ from fedaux_pl.scoring.release import (
 )
 from fedaux_pl.scoring.scorers import Scorer
 
+SUM_MARGIN = 1e-3
+"""A sum of integers may have this much more noise than it needs, because rows are rounded."""
+
 NormBound = float | Literal["negatives", "unit", "private"]
 
 
@@ -170,8 +173,7 @@ class Scoring:
         """Raise a PrivacyError unless a new, stored or received head has the noise it needs."""
         found, sensitivity = head.release, self.sensitivity(num_positives, num_negatives)
         needed = self.record(sensitivity, found.simulated, found.summands)
-        # a sum of integers has a little more noise, because rows are rounded
-        largest = needed.sigma * (1 + (1e-3 if self.part.secure else 1e-9))
+        largest = needed.sigma * (1 + (SUM_MARGIN if self.part.secure else 1e-9))
         if not needed.sigma * (1 - 1e-9) <= found.sigma <= largest:
             raise PrivacyError(
                 f"the release of {name or f'client {head.client}'} has noise of standard "

@@ -8,17 +8,20 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
-from fedaux_pl.scoring.class_scorers import SummableScorer
+from fedaux_pl.scoring.class_scorers import ClassStatistics, SummableScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
+from fedaux_pl.scoring.plan import further, has_second
 from fedaux_pl.scoring.release import Release, ReleasedHead
-from fedaux_pl.scoring.scoring import Scoring
+from fedaux_pl.scoring.scoring import SUM_MARGIN, Scoring
 
 ReadBytes = Callable[[int], bytes]
 
@@ -58,6 +61,26 @@ class SecureSum:
         record = self.scoring.record(math.sqrt(squared) * unit, simulated, self.summands)
         return replace(record, sigma=self.own_sigma * unit)
 
+    def check(self) -> None:
+        """Raise a ConfigurationError if ``Scoring.check_release`` would refuse what it makes."""
+        needed = self.scoring.record(self.scoring.sensitivity(1, 0), False, self.summands).sigma
+        about = f"a secure sum of {self.row_length} dimensions"
+        if isinstance(self.scorer, ClassStatistics):
+            about += f" with second_moment {self.scorer.second_moment:g}"
+        try:
+            sigma = self.record(simulated=False).sigma
+        except ValueError as error:  # it leaves 64 bits
+            raise ConfigurationError(
+                f"{about} cannot have its noise ({error}): raise second_moment or epsilon, or set "
+                "privacy.sums to local"
+            ) from error
+        if sigma > needed * (1 + SUM_MARGIN):
+            raise ConfigurationError(
+                f"{about} has noise of {sigma:.6g}, as its integers are rounded; expected at most "
+                f"{SUM_MARGIN:.1%} above {needed:.6g}: use fewer dimensions or a lower "
+                "second_moment, or set privacy.sums to local"
+            )
+
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
         """Return what a client adds to the sum: its integers with its noise, on the CPU.
 
@@ -74,6 +97,21 @@ class SecureSum:
         """Return the release that a sum of integers is."""
         weight = self.scorer.decode(total, self.num_classes)
         return ReleasedHead(clients[0], weight, public_map, self.record(simulated), tuple(clients))
+
+
+def check_sums(scoring: Scoring, models: Mapping[str, nn.Module], num_classes: int) -> None:
+    """Raise a ConfigurationError if planned secure sums of features of these models cannot be."""
+    if not scoring.part.secure:
+        return
+    steps = [scoring]
+    if has_second(scoring):
+        steps.append(further(scoring, {"weight": torch.empty(0), "bias": torch.empty(0)}))
+    for model in models.values():
+        width = int(model.feature_dim)  # type: ignore[arg-type]
+        dimensions = getattr(scoring.feature_map, "dimensions", None) or width
+        for step in steps:
+            least = scoring.privacy.least_clients
+            SecureSum(step, min(dimensions, width), num_classes, least).check()
 
 
 def seeded_bytes(seed: int, scoring: Scoring, integers: Tensor, attempt: int) -> ReadBytes:

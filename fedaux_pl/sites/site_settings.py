@@ -199,10 +199,10 @@ def differences(own: Mapping[str, Any], other: object) -> list[str]:
     if not isinstance(other, Mapping):
         return ["the server has sent no settings"]
     found = []
-    for name in sorted({*own, *other}):
+    for name in [*own, *sorted(other.keys() - own.keys())]:  # invented ones last
         here, there = own.get(name), other.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
             found += [f"{name}.{text}" for text in differences(here, there)]
         elif here != there:
-            found.append(f"{name} is {here!r} here, {str(there)[:200]!s} at the server")
+            found.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
     return found

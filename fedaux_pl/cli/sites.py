@@ -105,7 +105,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
     name, kit = transport.certificate_name(options.certificates), options.certificates
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
-    Site(cli.model, limits, serve, name)
+    Site(cli.model, limits, serve, name, options.server)
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     except ValueError as error:

@@ -34,6 +34,7 @@ from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
 from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
+from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]
 # The metrics of single classes and clients, and of what is made of them.
@@ -125,6 +126,7 @@ class FederationModule(Students):
             for student in self.students.values():
                 self.data.check_model(student)
                 self.algorithm.own_entries(student)  # raises if it cannot have any
+        check_sums(self.plan, dict(self.students.items()), len(self.data.classes))
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
         if stage == "fit" and not self.head_only:

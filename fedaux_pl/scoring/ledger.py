@@ -12,6 +12,7 @@ Simulated releases, whose noise comes from a seed, are not in the ledger: they g
 
 import hashlib
 import io
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -39,6 +40,19 @@ class Entry:
     heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
     releases: Mapping[int, Release]
     digests: Mapping[int, Digests]  # of each client's records; a record may have several
+    time: float = 0.0  # when it was added, in seconds; the ledger sets it
+    origin: str = ""  # the run or the server that it was made for, likewise
+
+    def is_about(self, digests: Digests) -> bool:
+        """Return whether it is about one of the records with these digests."""
+        return any(bool(np.isin(own, digests).any()) for own in self.digests.values())
+
+    def describe(self) -> str:
+        """Return when it was made, for whom, what it is and what it cost."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+        origin = f", {self.origin}" if self.origin else ""
+        release = next(iter(self.releases.values()))
+        return f"{when}{origin}: {release.what}, epsilon {release.epsilon:.4g}"
 
 
 @dataclass(frozen=True)
@@ -93,10 +107,14 @@ class PrivacySpent:
 
 
 class Ledger:
-    """The releases of this machine, whose digests have the key ``key_id``."""
+    """The releases of this machine, whose digests have the key ``key_id``.
 
-    def __init__(self, key_id: str, folder: Path | None = None) -> None:
+    ``origin`` is for whom new ones are made; by default the run in the current folder.
+    """
+
+    def __init__(self, key_id: str, folder: Path | None = None, origin: str = "") -> None:
         self.key_id = key_id
+        self.origin = origin or f"a run in {Path.cwd()}"
         self.folder = folder or state_folder() / "ledger"
         self._known: dict[str, Digests] = {}  # of the entries read last, by their checksum
 
@@ -126,18 +144,15 @@ class Ledger:
             checksum, content = (file := io.BytesIO(path.read_bytes())).read(64), file.read()
             if checksum != _checksum(content):
                 raise ValueError("its checksum does not match")
-            stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+            stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
             digests = {client: self._find(own) for client, own in stored["digests"].items()}
+            made = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
-        return Entry(
-            stored["key"],
-            stored["heads"],
-            {client: Release(**release) for client, release in stored["releases"].items()},
-            digests,
-        )
+        origin = stored.get("origin", "")
+        return Entry(stored["key"], stored["heads"], stored["releases"], digests, made, origin)
 
     def _find(self, own: Tensor | str) -> Digests:
         """Return stored digests, or those of an earlier entry with this checksum."""
@@ -164,6 +179,8 @@ class Ledger:
             "heads": dict(entry.heads),
             "releases": {client: asdict(release) for client, release in entry.releases.items()},
             "digests": digests,
+            "time": time.time(),
+            "origin": self.origin,
         }
         torch.save(content, buffer)
         path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
@@ -210,6 +227,23 @@ class Ledger:
             f"the ledger of releases in {self.folder} cannot be {done} ({reason}), so nothing is "
             "released: make the folder readable and writable, or restore it from a backup"
         )
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """Return what ``add`` has stored; raise a ValueError for foreign content."""
+    try:
+        stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        releases = {client: Release(**own) for client, own in stored["releases"].items()}
+        digests = stored["digests"]
+        if any(not isinstance(own, str) and own.dtype != torch.int64 for own in digests.values()):
+            raise TypeError("other digests")
+        texts = stored["key_id"], stored["key"]
+        is_plain = all(isinstance(text, str) for text in texts)
+        if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
+            raise TypeError("other entries")
+    except Exception as error:  # foreign content can raise nearly any exception
+        raise ValueError(f"it is no file of a ledger ({type(error).__name__})") from error
+    return stored | {"releases": releases}
 
 
 def _name(number: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.functional import most_records
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
 from fedaux_pl.scoring.feature_maps import FeatureMap, Whitened
 from fedaux_pl.scoring.release import Privacy
@@ -65,6 +66,8 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
             f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
             "set privacy.sums to local, or scorer to ClassStatistics"
         )
+    if is_secure and numbers is not None:
+        check_records(scorer, max(map(sum, numbers.sizes.values())))
     scoring = replace(scoring, feature_map=_choose_map(scoring, numbers))
     if not isinstance(scorer, ClassStatistics):
         return {"scores": Step(scoring)}
@@ -97,6 +100,19 @@ def _choose_map(scoring: Scoring, numbers: PublicNumbers | None) -> FeatureMap:
         is_low = isinstance(scoring.scorer, ClassStatistics) or dimensions < 64
         whitening = 0.5 if is_low else 0.75
     return replace(feature_map, dimensions=dimensions, whitening=whitening)
+
+
+def check_records(scorer: Scorer, count: int) -> None:
+    """Raise a ConfigurationError if a secure sum over this many records could leave 64 bits."""
+    if not isinstance(scorer, ClassStatistics):
+        return
+    most = most_records(scorer.second_moment)
+    if count > most:
+        raise ConfigurationError(
+            f"the clients of a secure sum have {count:,} records together; expected at most "
+            f"{most:,} with second_moment {scorer.second_moment:g}: raise it ({most_records(1):,} "
+            "records with 1), leave out clients, or set privacy.sums to local"
+        )
 
 
 def _known(numbers: PublicNumbers | None) -> PublicNumbers:

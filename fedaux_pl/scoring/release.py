@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.functional.privacy import MIN_EPSILON, Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
 
 VERSION = 1
@@ -289,6 +289,22 @@ def spent(
     if alone:  # the releases state epsilon of the sum
         return epsilon, stated
     return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
+
+
+def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
+    """Return what one more Gaussian release may cost within a limit, of which epsilon is spent.
+
+    mu^2 adds up, so the rest is more than limit - epsilon.
+
+    Examples:
+        >>> round(remaining_epsilon(limit=1.0, epsilon=0.8, delta=1e-5), 3)
+        0.57
+    """
+    if epsilon >= limit:
+        return 0.0
+    whole, used = (gaussian_sigma(max(e, MIN_EPSILON), delta, 1.0) for e in (limit, epsilon))
+    squared = whole**-2 - used**-2
+    return gaussian_epsilon(delta, squared**-0.5) if squared > 0 else 0.0
 
 
 def round_to_grid(vector: Tensor, sigma: float) -> Tensor:

@@ -8,16 +8,19 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
+from fedaux_pl.scoring.class_scorers import ClassStatistics
 from fedaux_pl.scoring.feature_maps import PublicMap
+from fedaux_pl.scoring.plan import Plan
 from fedaux_pl.scoring.release import Release, ReleasedHead
-from fedaux_pl.scoring.step import Step
+from fedaux_pl.scoring.step import SUM_MARGIN, Step
 
 ReadBytes = Callable[[int], bytes]
 
@@ -51,6 +54,28 @@ class SecureSum:
         release = self.step.cost(math.sqrt(squared) * unit, simulated, self.summands)
         return replace(release, sigma=self.client_sigma * unit)
 
+    def check(self) -> None:
+        """Raise a ConfigurationError if ``Step.check_release`` would refuse what it makes."""
+        scorer = self.step.scorer
+        sensitivity = self.step.scoring.sensitivity(1, 0)
+        needed = self.step.cost(sensitivity, False, self.summands).sigma
+        about = f"a secure sum of {self.row_length} dimensions"
+        if isinstance(scorer, ClassStatistics):
+            about += f" with second_moment {scorer.second_moment:g}"
+        try:
+            sigma = self.cost(simulated=False).sigma
+        except ValueError as error:  # it leaves 64 bits
+            raise ConfigurationError(
+                f"{about} cannot have its noise ({error}): raise second_moment or epsilon, or set "
+                "privacy.sums to local"
+            ) from error
+        if sigma > needed * (1 + SUM_MARGIN):
+            raise ConfigurationError(
+                f"{about} has noise of {sigma:.6g}, as its integers are rounded; expected at most "
+                f"{SUM_MARGIN:.1%} above {needed:.6g}: use fewer dimensions or a lower "
+                "second_moment, or set privacy.sums to local"
+            )
+
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
         """Return what a client adds to the sum: its integers with its noise, on the CPU.
 
@@ -67,6 +92,18 @@ class SecureSum:
         """Return the release that a sum of integers is."""
         weight = self.step.summable.decode(total, self.num_classes)
         return ReleasedHead(clients[0], weight, public_map, self.cost(simulated), tuple(clients))
+
+
+def check_sums(plan: Plan, models: Mapping[str, nn.Module], num_classes: int) -> None:
+    """Raise a ConfigurationError if planned secure sums of features of these models cannot be."""
+    for step in plan.values():
+        if not step.summed:
+            continue
+        for model in models.values():
+            width = int(model.feature_dim)  # type: ignore[arg-type]
+            dimensions = getattr(step.scoring.feature_map, "dimensions", None) or width
+            least = step.scoring.privacy.least_clients
+            SecureSum(step, min(dimensions, width), num_classes, least).check()
 
 
 def seeded_bytes(seed: int, step: Step, integers: Tensor, attempt: int) -> ReadBytes:

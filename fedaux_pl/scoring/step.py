@@ -13,6 +13,9 @@ from fedaux_pl.scoring.release import LARGEST_NOISE, Release, ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 from fedaux_pl.scoring.scoring import Scoring
 
+SUM_MARGIN = 1e-3
+"""A sum of integers may have this much more noise than it needs, because rows are rounded."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -118,8 +121,7 @@ class Step:
         stated = head.release
         sensitivity = self.scoring.sensitivity(num_positives, num_negatives)
         needed = self.cost(sensitivity, stated.simulated, stated.summands)
-        # a sum of integers has a little more noise, because rows are rounded
-        largest = needed.sigma * (1 + (1e-3 if self.summed else 1e-9))
+        largest = needed.sigma * (1 + (SUM_MARGIN if self.summed else 1e-9))
         if not needed.sigma * (1 - 1e-9) <= stated.sigma <= largest:
             raise PrivacyError(
                 f"the release of {name or f'client {head.client}'} has noise of standard "

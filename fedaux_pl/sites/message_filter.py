@@ -20,8 +20,11 @@ from nvflare.fuel.f3.streaming.stream_const import StreamDataType
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
+from fedaux_pl.sites.journal import is_told
+
 SERVER = "server"  # its name on the transport
 CHUNK = 2**20  # the bytes of a stream in one message; only the last one may be shorter
+_LINES = 1000  # that are told each
 # for how long the transport keeps what a peer has sent, and how much of it: its own choice
 _HINTS = (
     Stream.RETRY_TIMEOUT,
@@ -54,6 +57,7 @@ class MessageFilter:
         self.name, self.peers, self.route = cell.get_fqcn(), peers, route
         self.limit, self.tell = limit, tell
         self._told: set[str] = set()
+        self._lines = 0
         self._lock = threading.Lock()
         self._streams: dict[str, tuple[str, int, int]] = {}  # request, stream and size, by peer
         self._over: deque[str] = deque(maxlen=100)  # requests whose streams are freed
@@ -68,10 +72,18 @@ class MessageFilter:
         return make_reply(ReturnCode.UNAUTHENTICATED)
 
     def tell_once(self, text: str) -> None:
-        """Print a line, once each and at most 1000: a flood fills no disk."""
-        if text not in self._told and len(self._told) < 1000:
+        """Print a line once; of more than 1000 lines the 1024th, 2048th and so on.
+
+        A flood fills no disk, and hides no later refusal completely.
+        """
+        if text in self._told:
+            return
+        self._lines += 1
+        if self._lines <= _LINES:
             self._told.add(text)
             self.tell(text)
+        elif is_told(self._lines, _LINES):
+            self.tell(f"{text} ({self._lines:,} such lines)")
 
     def end(self, peer: str) -> None:
         """Free what has come of a peer's streams: its request is over, or its connection."""

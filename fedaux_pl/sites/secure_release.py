@@ -24,6 +24,7 @@ from fedaux_pl.files import state_folder, write_json_atomically
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
+from fedaux_pl.scoring.plan import check_records
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _RETRY = 2.0  # seconds before sites are asked again
 _LATER = ("absent", "busy")  # a site may answer later
 _REPEATS = 3  # of the second step, for sites whose answer was lost
+MAX_PENDING = 4  # vectors that a site keeps; a run needs two, one after the other
 
 Sent = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
@@ -82,9 +84,10 @@ class Pending:
     member: Member
     secure: SecureSum  # with as few sites as it needs
     client: int
-    integers: Tensor  # the vector, before noise
     key: ReleaseKey
-    sent: dict[int, Sent] = field(default_factory=dict)  # in each attempt, for a rehearsal
+    integers: Tensor | None = None  # the vector, before noise
+    attempts: int = 0  # in which a masked vector has left
+    sent: dict[int, Sent] = field(default_factory=dict)  # in the last attempt of a rehearsal
 
 
 class SecureReleases:
@@ -97,6 +100,8 @@ class SecureReleases:
         assert site.algorithm.scoring is not None  # noqa: S101 - the plan has secure sums
         self.privacy = site.algorithm.scoring.privacy
         self._create_member()  # raises if the pins do not fit
+        first = next(iter(self.federation.plan.values()))
+        check_records(first.scorer, self.federation.data.client_sizes[0])
         if site.ledger is not None and site.limits.epsilon_limit_alone is None:
             raise ConfigurationError(
                 "this run has secure sums: state with --epsilon_limit_alone what the noise of "
@@ -126,23 +131,34 @@ class SecureReleases:
         public_map: PublicMap,
         key: ReleaseKey,
     ) -> None:
-        """Compute a vector, unless it is there.
+        """Compute a vector, unless it is there, if the budget allows it.
 
         A site that cannot pay says so here, or when it is asked for a key: later, its refusal
-        would cost the other sites their attempt.
+        would cost the other sites their attempt. The vectors used last are kept.
         """
         federation, name = self.federation, self.federation.architectures[client]
+        student, classes = federation.students[name], len(federation.data.classes)
         digest = sum_digest(self.site.own_agreement, name, step, h0, public_map)
-        if digest not in self._pending:
-            extractor = create_extractor(federation.students[name], h0)
-            integers = federation.pool.integers(client, step, extractor, public_map)
-            member, classes = self._create_member(), len(federation.data.classes)
-            secure = SecureSum(step, public_map.row_length(extractor), classes, member.least)
-            self._pending[digest] = Pending(member, secure, client, integers, key)
-        pending, entries = self._pending[digest], self.site.entries()
+        pending = self._pending.get(digest)
+        if pending is None:
+            member = self._create_member()
+            secure = SecureSum(step, public_map.row_length(student), classes, member.least)
+            try:
+                secure.check()  # the server may send another number of dimensions than agreed
+            except ConfigurationError as error:
+                raise RefusalError("settings", str(error)) from error
+            pending = Pending(member, secure, client, key)
+        entries = self.site.entries()
         if not _sent(pending, digest, entries):
             planned = pending.secure.cost(simulated=False)
             self.site.check_budget(entries, pending.key, planned)
+        if pending.integers is None:
+            extractor = create_extractor(student, h0)
+            pending.integers = federation.pool.integers(client, step, extractor, public_map)
+        self._pending.pop(digest, None)
+        self._pending[digest] = pending
+        if len(self._pending) > MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
 
     def answer(self, fields: Mapping[str, Any]) -> Answer:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
@@ -159,18 +175,28 @@ class SecureReleases:
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
         about = "the masked vector that it has sent before: nothing new"
         if attempt not in sent:
-            sent[attempt], about = self._release(pending, digest, attempt, fields.get("messages"))
+            messages = fields.get("messages")
+            sent[attempt], about = self._release(pending, digest, attempt, messages, entries)
         transcript, masked = sent[attempt]
         return {"transcript": transcript}, wire.write_tensors({"masked": masked}), about
 
     def _release(
-        self, pending: Pending, digest: str, attempt: int, messages: object
+        self,
+        pending: Pending,
+        digest: str,
+        attempt: int,
+        messages: object,
+        entries: Sequence[Entry],
     ) -> tuple[Sent, str]:
+        assert pending.integers is not None  # noqa: S101 - ``add`` has computed it
         session = pending.member.open(digest, attempt, messages)
         secure = replace(pending.secure, summands=len(session.names))
         record = secure.cost(simulated=self.site.ledger is None)
-        client, integers, count = pending.client, pending.integers, len(pending.sent) + 1
-        noise = self.federation.pool.noise_bytes(client, secure.step, integers, count)
+        self.site.check_budget(entries, pending.key, record)
+        pending.attempts += 1
+        client, integers = pending.client, pending.integers
+        pool = self.federation.pool
+        noise = pool.noise_bytes(client, secure.step, integers, pending.attempts)
         masked = session.mask(secure.add_noise(integers, noise))
         names = ", ".join(session.names)
         about = f"a masked vector in the sum over {names}: NOT private (a rehearsal)"
@@ -179,8 +205,9 @@ class SecureReleases:
             with ledger.locked():
                 entries = ledger.entries()
                 self.site.check_budget(entries, pending.key, record)
-                entries.append(Entry(key, {"masked": masked}, {0: record}, {0: self.site.digests}))
-                ledger.add(entries[-1])
+                entry = Entry(key, {"masked": masked}, {0: record}, {0: self.site.digests})
+                entries = [*entries, entry]
+                ledger.add(entry)
             total, alone = (
                 ledger.total([self.site.digests], record.delta, alone=alone, entries=entries)
                 for alone in (False, True)
@@ -191,8 +218,9 @@ class SecureReleases:
                 f"so far: epsilon {total.epsilon:.4g}, alone {alone.epsilon:.4g}, in at most "
                 f"{total.releases} about a record"
             )
-        pending.sent[attempt] = session.transcript, masked
-        return pending.sent[attempt], about
+        else:
+            pending.sent = {attempt: (session.transcript, masked)}
+        return (session.transcript, masked), about
 
 
 def _sent(pending: Pending, digest: str, entries: Sequence[Entry]) -> dict[int, Sent]:
@@ -231,6 +259,8 @@ class Collector:
         names, data = server.sites.names, server.context.data
         for group in self.groups.values():  # before the sites of any architecture pay
             self.check(group)
+            records = sum(data.site_sizes[names.index(site)] for site in group)
+            check_records(step.scorer, records)
         for architecture, group in self.groups.items():
             public_map, model = maps[architecture], features.h0[architecture]
             h0 = {k: v for k, v in model.state_dict().items() if not of_head(k)}

@@ -3,6 +3,7 @@
 import math
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from fedaux_pl.scoring import Ledger, PublicMap, Release, ReleasedHead, Step
 from fedaux_pl.scoring.ledger import Entry, ReleaseKey
 from fedaux_pl.scoring.records import release_once
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import Answer, Message, RefusalError, expect
@@ -30,6 +32,8 @@ if TYPE_CHECKING:  # it needs an optional package
 
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
+_LISTED = 10  # different settings in the journal
+_TRACEBACK = 30  # lines
 Serve = Callable[[Callable[[Message], Message], int], None]
 
 
@@ -44,14 +48,21 @@ class Site:
         serve: Calls the function that it is given with every request, until the site ends; it
             also gets the bytes that the largest request may have.
         name: The site's name, which its key of secure sums belongs to.
+        server: The address of the server, which its ledger notes with every release.
     """
 
     def __init__(
-        self, federation: Federation, limits: Limits, serve: Serve, name: str = "site"
+        self,
+        federation: Federation,
+        limits: Limits,
+        serve: Serve,
+        name: str = "site",
+        server: str = "",
     ) -> None:
         self.federation, self.limits, self.serve, self.name = federation, limits, serve, name
+        self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
-        self._refused = 0  # requests in a row
+        self.journal = Journal()
         federation.run_instead = self.run
 
     def run(self, _: Preparation) -> None:
@@ -62,7 +73,8 @@ class Site:
         self.ledger: Ledger | None = None
         if self.algorithm.secret_noise:  # else a rehearsal
             data = self.federation.data
-            self.ledger, self.digests = Ledger(data.key_id), data.record_digests(0)
+            self.ledger = Ledger(data.key_id, origin=self.origin)
+            self.digests = data.record_digests(0)
         self.sums: SecureReleases | None = None
         if any(step.summed for step in plan.values()):
             from fedaux_pl.sites import secure_release
@@ -70,9 +82,14 @@ class Site:
             self.sums = secure_release.SecureReleases(self)
         largest = max(map(self._largest_request, self.federation.students))
         if self.limits.evaluate:
-            self.evaluation = SiteEvaluation(self.federation, self.limits)
+            self.evaluation = SiteEvaluation(self.federation, self.limits, self.origin)
             largest = max(largest, wire.largest_body(join_states(self.federation.students)))
-        self.serve(self.answer, largest)
+        with warnings.catch_warnings():  # a server chooses features that are not finite
+            warnings.showwarning = self._show_warning
+            self.serve(self.answer, largest)
+
+    def _show_warning(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        self.journal.say(f"warning: {message}", "warning")
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
@@ -82,30 +99,28 @@ class Site:
             return Message({"request": token})
         if (round_ := request.fields.get("round")) is not None:
             about += f", round {str(round_)[:12]}"
-        count = self._refused + 1
-        told = is_told(count, 100)  # refusals in a row: a server fills no journal
-        if told:
-            say(f"asked: {about}, {len(request.body):,} bytes received")
+        self.journal.say(f"asked: {about}, {len(request.body):,} bytes received", "asked")
         start = time.monotonic()
         try:
             fields, body, guarantee = self._answer(request)
         except Exception as error:
-            code, self._refused = _code(error), count
-            if told:
-                if code == "failed":
-                    traceback.print_exc()
-                text = f"{first_line(error)} (sent: the code {code!r} alone)"
-                say(f"NOT answered ({count} in a row): {about}: {text}")
+            code = _code(error)
+            if code == "failed":
+                for line in traceback.format_exc().splitlines()[-_TRACEBACK:]:
+                    self.journal.say(f"  {line}", "traceback")
+            text = f"{first_line(error)} (sent: the code {code!r} alone)"
+            self.journal.say(f"NOT answered: {about}: {text}", "NOT answered")
             return Message({"request": token, "code": code})
-        self._refused = 0
         seconds = time.monotonic() - start
-        say(f"sent: {about}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}")
+        text = f"sent: {about}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}"
+        self.journal.say(text, f"sent: {request.fields['kind']}")
         return Message({"request": token, **fields}, body)
 
     def _answer(self, request: Message) -> Answer:
         fields = request.fields
         different = differences(self.own_agreement, fields.get("agreement"))
-        expect(not different, "; ".join(different), "settings")
+        more = [f"and {len(different) - _LISTED:,} more"] if len(different) > _LISTED else []
+        expect(not different, "; ".join(different[:_LISTED] + more), "settings")
         client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
         if (kind := fields.get("kind")) == "prepare":
             return self._release(client, request)
@@ -220,16 +235,17 @@ class Site:
             "this h_0 and feature map: let the server ask for it before",
             "budget",
         )
-        others = (entry.key for entry in entries if not key.is_of(entry.key))
-        expect(
-            self.limits.allow_new_h0 or not any(map(key.is_like, others)),
-            "the ledger has a release with these settings about these data, but the server now "
-            "sends another h_0, feature map, negatives or classifier, so it would be a second one: "
-            "let the server use what it sent before (in its state folder and cache), or start the "
-            "site with --allow_new_h0 true, which costs epsilon "
-            f"{planned.epsilon:.4g} again, within its epsilon_limit",
-            "budget",
-        )
+        others = [e for e in entries if key.is_like(e.key) and not key.is_of(e.key)]
+        if others and not self.limits.allow_new_h0:
+            raise RefusalError(
+                "budget",
+                "the ledger has a release with these settings about these data "
+                f"({others[-1].describe()}), but the server now sends another h_0, feature map, "
+                "negatives or classifier, so it would be a second one: let the server use what it "
+                "sent before (in its state folder and cache), or start the site with "
+                f"--allow_new_h0 true, which costs epsilon {planned.epsilon:.4g} again, within its "
+                "epsilon_limit",
+            )
         assert self.algorithm.scoring is not None  # noqa: S101 - for mypy
         privacy = self.algorithm.scoring.privacy
         self.limits.check_cost(self.ledger, entries, self.digests, planned, privacy)
@@ -278,21 +294,6 @@ class Site:
         steps = self.federation.plan.values()
         bodies = [student.state_dict(), *(self._expected(name, step, fields) for step in steps)]
         return max(map(wire.largest_body, bodies))
-
-
-def say(text: str) -> None:
-    """Print one line with the time, for the journal of the site.
-
-    Parts of it come from the server: escaped, they cannot pretend to be other lines, and no
-    character that cannot be printed ends the site.
-    """
-    line = text.encode("unicode_escape").decode()
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
-
-
-def is_told(count: int, always: int) -> bool:
-    """Return whether line ``count`` is printed: the first ones all, then 1024, 2048 and so on."""
-    return count <= always or count & (count - 1) == 0
 
 
 def _code(error: Exception) -> str:

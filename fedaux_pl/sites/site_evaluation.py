@@ -1,7 +1,7 @@
 """What a site tells about the server's models on test data of its own, if its owner allows it."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -60,7 +60,7 @@ class SiteEvaluation:
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
 
-    def __init__(self, federation: Federation, limits: Limits) -> None:
+    def __init__(self, federation: Federation, limits: Limits, origin: str = "") -> None:
         data = federation.data
         scoring = federation.algorithm.scoring
         self.federation = federation
@@ -88,7 +88,8 @@ class SiteEvaluation:
         if self.privacy.epsilon is not None:
             key, labels = machine_key(), self.test.targets
             parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
-            self._ledger, self._digests = Ledger(key_id(key)), np.concatenate(parts)
+            self._ledger = Ledger(key_id(key), origin=origin)
+            self._digests = np.concatenate(parts)
             contents = keyed_fingerprint(key, test.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
@@ -96,10 +97,28 @@ class SiteEvaluation:
 
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
-        federation, inputs, count = self.federation, self.test.inputs, len(self.test)
+        federation, count = self.federation, len(self.test)
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
-        server, logits = federation.server, []
+        if self.privacy.epsilon is None:
+            metrics = federation.evaluation(self._predict(received), self.test.targets)
+            about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
+            return {"count": count, "metrics": metrics}, b"", about
+
+        def count_right() -> Tensor:
+            return (self._predict(received).argmax(dim=1) == self.test.targets).sum()[None]
+
+        digest = tensor_digest(*received.values())
+        noisy, guarantee = self._release(count_right, digest, round_)
+        metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
+        about = f"the accuracy on {count} test samples of its own, {guarantee}"
+        epsilon = None if self.limits.rehearsal else self.privacy.epsilon
+        return {"count": count, "epsilon": epsilon, "metrics": metrics}, b"", about
+
+    def _predict(self, received: State) -> Tensor:
+        """Return the logits of the ensemble of received models on the test data."""
+        federation, inputs, logits = self.federation, self.test.inputs, []
+        server = federation.server
         runner = server.context.runner
         for name, model in server.models.items():
             state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
@@ -109,31 +128,37 @@ class SiteEvaluation:
             model.load_state_dict(state)
             with torch.no_grad():
                 logits.append(model.head(predict_private_features(model, inputs)).float())  # type: ignore[operator]
-        ensemble = torch.stack(logits).mean(dim=0)
-        if self.privacy.epsilon is None:
-            metrics = federation.evaluation(ensemble, self.test.targets)
-            about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
-            return {"count": count, "metrics": metrics}, b"", about
-        right = (ensemble.argmax(dim=1) == self.test.targets).sum()[None]
-        noisy, guarantee = self._release(right, tensor_digest(*received.values()), round_)
-        metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
-        about = f"the accuracy on {count} test samples of its own, {guarantee}"
-        epsilon = None if self.limits.rehearsal else self.privacy.epsilon
-        return {"count": count, "epsilon": epsilon, "metrics": metrics}, b"", about
+        return torch.stack(logits).mean(dim=0)
 
-    def _release(self, right: Tensor, received: str, round_: int) -> tuple[Tensor, str]:
+    def _release(
+        self, count_right: Callable[[], Tensor], received: str, round_: int
+    ) -> tuple[Tensor, str]:
         """Return the number of right answers with noise, once for the same models and data."""
         if self.limits.rehearsal:
             seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
-            return self.privacy.release(right, 1.0, seed)[0], "NOT private (a rehearsal)"
-        ledger, digests, key = self._ledger, self._digests, f"{self._key} {received}"
+            return self.privacy.release(count_right(), 1.0, seed)[0], "NOT private (a rehearsal)"
+        key = f"{self._key} {received}"
+        recorded = self._record(key)
+        if recorded is None:  # within the budget
+            recorded = self._record(key, self.privacy.release(count_right(), 1.0)[0])
+            assert recorded is not None  # noqa: S101 - for mypy
+        return recorded
+
+    def _record(self, key: str, noisy: Tensor | None = None) -> tuple[Tensor, str] | None:
+        """Return what the ledger has for this key; else add ``noisy``, or return None without it.
+
+        Raises a RefusalError if it would cost too much.
+        """
+        ledger, digests = self._ledger, self._digests
         with ledger.locked():
             entries = ledger.entries()
             found = next((entry for entry in entries if entry.key == key), None)
             if found is None:
-                noisy, record = self.privacy.release(right, 1.0)
-                record = replace(record, what="the number of its test records with a right answer")
+                what = "the number of its test records with a right answer"
+                record = replace(self.privacy.cost(1.0), what=what)
                 self.limits.check_cost(ledger, entries, digests, record, self.budget)
+                if noisy is None:
+                    return None
                 found = Entry(key, {"right": noisy}, {0: record}, {0: digests})
                 ledger.add(found)
                 entries.append(found)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl.algorithms import FedBN
-from fedaux_pl.errors import ConfigurationError, check_setting
+from fedaux_pl.errors import ConfigurationError, check_setting, counted
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Ledger, Privacy, Release
 from fedaux_pl.scoring.ledger import Digests, Entry
-from fedaux_pl.sites.wire import expect
+from fedaux_pl.scoring.release import remaining_epsilon
+from fedaux_pl.sites.wire import RefusalError
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
@@ -133,16 +134,29 @@ class Limits:
 
         Without ``epsilon_limit`` that of the method's ``privacy`` is the limit.
         """
+        delta = privacy.delta
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
             limits["epsilon_limit_alone"] = self.epsilon_limit_alone
-        entries = [*entries, Entry("", {}, {0: planned}, {0: digests})]
+        after = [*entries, Entry("", {}, {0: planned}, {0: digests})]
         for option, limit in limits.items():
             alone = option == "epsilon_limit_alone"
-            cost = ledger.total([digests], privacy.delta, entries=entries, alone=alone).epsilon
+            total = ledger.total([digests], delta, entries=after, alone=alone)
+            if total.epsilon <= limit:
+                continue
             about = " by the noise of this site alone" if alone else ""
-            text = f"with this release the cost would be epsilon {cost:.4g}{about}"
-            expect(cost <= limit, f"{text}, above the {option} {limit:g}", "budget")
+            reason = f"with this release the cost would be epsilon {total.epsilon:.4g}{about}, "
+            reason += f"above the {option} {limit:g}"
+            last = next((entry for entry in reversed(entries) if entry.is_about(digests)), None)
+            if last is not None:
+                spent = ledger.total([digests], delta, entries=entries, alone=alone).epsilon
+                left = 0.999 * remaining_epsilon(limit, spent, delta)  # printed, not above it
+                count = counted(total.releases - 1, "earlier release")
+                reason += (
+                    f", of which epsilon {left:.4g} is left: the ledger has {count} about these "
+                    f"records, the last of {last.describe()}"
+                )
+            raise RefusalError("budget", reason)
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:
@@ -185,10 +199,10 @@ def differences(own: Mapping[str, Any], other: object) -> list[str]:
     if not isinstance(other, Mapping):
         return ["the server has sent no settings"]
     found = []
-    for name in sorted({*own, *other}):
+    for name in [*own, *sorted(other.keys() - own.keys())]:  # invented ones last
         here, there = own.get(name), other.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
             found += [f"{name}.{text}" for text in differences(here, there)]
         elif here != there:
-            found.append(f"{name} is {here!r} here, {str(there)[:200]!s} at the server")
+            found.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.sites.site import is_told, say
+from fedaux_pl.sites.journal import Journal, is_told
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus, tell
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
@@ -117,6 +117,7 @@ def _bound_log() -> None:
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.addFilter(lambda _: is_told(next(count), 1000))
+        handler.setFormatter(logging.Formatter("%(message).1000s"))
         log.addHandler(handler)
         log.setLevel(logging.WARNING)
         log.propagate = False
@@ -237,6 +238,8 @@ def serve(
     cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
     work: queue.Queue[tuple[Message, Future[Any]]] = queue.Queue()
     free = threading.Semaphore()  # one request at a time
+    journal = Journal()
+    say = partial(journal.say, kind="connection")
 
     def reply(message: Message) -> Any:
         return new_cell_message(
@@ -261,13 +264,14 @@ def serve(
         messages.end(SERVER)
 
     limit = min(max_bytes, largest)
-    messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, say)
+    refuse = partial(journal.say, kind="refused")
+    messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, refuse)
     cell.core_cell.set_cell_connected_cb(lambda *_, **__: say(f"connected to {server}"))
     cell.core_cell.set_cell_disconnected_cb(left)
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=receive)
 
     def end(number: int, _: object) -> None:
-        say(f"ended by {signal.Signals(number).name}")
+        journal.say(f"ended by {signal.Signals(number).name}", "end")
         os._exit(0)  # the transport's threads would not end, and nothing is left to be written
 
     for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
@@ -283,5 +287,5 @@ def serve(
             _return_memory()
     except BaseException:  # its threads would keep the process connected, and mute
         traceback.print_exc()
-        say("ended by an error")
+        journal.say("ended by an error", "end")
         os._exit(1)

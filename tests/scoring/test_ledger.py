@@ -1,10 +1,13 @@
 """The ledger on disk: what is written, composed and refused."""
 
+import io
 import math
 import os
 import stat
 import threading
+import time
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import torch
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring import Ledger, Privacy, spent
-from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.ledger import Entry, _checksum
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
 SOUND = Privacy(1.0, 1e-5).cost(0.1)
@@ -39,6 +42,25 @@ def test_entries_come_back_as_they_were_added(ledger):
         assert (one.key, one.releases) == (other.key, other.releases)
         assert torch.equal(one.heads["weight/0"], other.heads["weight/0"])
         assert all(np.array_equal(one.digests[i], other.digests[i]) for i in RECORDS)
+
+
+def test_an_entry_says_when_and_for_whom_it_was_made(ledger, monkeypatch):
+    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.time", lambda: 1e9)
+    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.localtime", time.gmtime)
+    ledger.add(entry())
+    Ledger("key", ledger.folder, origin="server a:1").add(entry())
+    content = torch.load(io.BytesIO((ledger.folder / "000001.pt").read_bytes()[64:]))
+    buffer = io.BytesIO()
+    torch.save({name: content[name] for name in STORED}, buffer)  # as version 0.9.0 wrote it
+    old = _checksum(buffer.getvalue()) + buffer.getvalue()
+    (ledger.folder / "000003.pt").write_bytes(old)
+    os.utime(ledger.folder / "000003.pt", (2e9, 2e9))
+    about = "its scoring head, epsilon 1"
+    assert [one.describe() for one in ledger.entries()] == [
+        f"2001-09-09 01:46:40, a run in {os.getcwd()}: {about}",
+        f"2001-09-09 01:46:40, server a:1: {about}",
+        f"2033-05-18 03:33:20: {about}",
+    ]
 
 
 def test_releases_about_the_same_records_are_composed(ledger):
@@ -141,6 +163,34 @@ def test_what_cannot_be_read_stops_the_release(ledger):
     path.unlink()
     with pytest.raises(PrivacyError, match=r"000001.pt is missing"):
         ledger.total([RECORDS[0]], 1e-5)
+
+
+STORED = {"key_id": "key", "key": "settings", "heads": {}, "releases": {}, "digests": {}}
+FOREIGN = {
+    "no archive": None,
+    "an object": Fraction(1, 2),
+    "a list": [1, 2],
+    "other names": {"key_id": "key"},
+    "no text as key": STORED | {"key": 3},
+    "no tensors": STORED | {"heads": [1]},
+    "other records than releases": STORED | {"digests": {0: torch.arange(3)}},
+    "a release with other fields": STORED | {"releases": {0: {"cost": 1.0}}},
+    "records that are no digests": STORED | {"releases": {}, "digests": {0: [1.5]}},
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_foreign_content_with_a_valid_checksum_stops_the_release(ledger, case):
+    ledger.add(entry())
+    buffer = io.BytesIO(b"foreign")
+    if FOREIGN[case] is not None:
+        torch.save(FOREIGN[case], buffer)
+    content = buffer.getvalue()
+    (ledger.folder / "000001.pt").write_bytes(_checksum(content) + content)
+    expected = r"000001\.pt: it is no file of a ledger .* nothing is released: .* restore it"
+    with pytest.raises(PrivacyError, match=expected) as caught:
+        ledger.entries()
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_digests_of_another_key_are_not_compared(ledger):

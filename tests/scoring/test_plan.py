@@ -142,3 +142,15 @@ def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts(
             choose_releases(Privacy(epsilon, **own), NUMBERS) for own in (LOCAL, SECURE)
         )
         assert local <= secure
+
+
+def test_more_records_than_a_secure_sum_can_have_are_refused():
+    many = PublicNumbers({"resnet8": [5 * 10**7] * 2}, classes=10)
+    for options in ({}, {"scorer": ClassStatistics(0.15, 1)}):
+        expected = r"100,000,000 records together; expected at most 83,\d{3},\d{3} with second_mom"
+        with pytest.raises(ConfigurationError, match=expected):
+            plan(scoring(**options, **SECURE), many)
+    plan(scoring(scorer=ClassStatistics(1.0, 1), **SECURE), many)
+    plan(scoring(**LOCAL), many)
+    apart = PublicNumbers({"resnet8": [5 * 10**7], "shufflenet": [5 * 10**7]}, classes=10)
+    plan(scoring(**SECURE), apart)  # two sums

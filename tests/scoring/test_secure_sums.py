@@ -2,13 +2,25 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.scoring import ClassStatistics, Privacy, PublicMap, Residuals, Step
-from fedaux_pl.scoring.secure_sums import SecureSum, seeded_bytes
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Identity,
+    Privacy,
+    PublicMap,
+    ReleasedHead,
+    Residuals,
+    Step,
+    Whitened,
+)
+from fedaux_pl.scoring.plan import plan
+from fedaux_pl.scoring.secure_sums import SecureSum, check_sums, seeded_bytes
 from tests.scoring.test_audit import DELTA, EPSILON, FEW, epsilon_lower_bound
 
 K, CLASSES = 2, 2
@@ -68,6 +80,37 @@ def test_seeded_noise_is_repeatable_and_fresh_in_every_attempt_and_release():
     assert all(not torch.equal(draw[0], other) for other in others)
     correlations = [float(torch.corrcoef(torch.stack([draw[0], o]).double())[0, 1]) for o in others]
     assert max(map(abs, correlations)) < 0.9  # nine numbers each
+
+
+@pytest.mark.parametrize(
+    ("rho", "dimensions", "releases", "words"),
+    [
+        (1e6, 4, 1, "4 dimensions with second_moment 1e+06 .* above .* lower second_moment"),
+        (0.15, 20_000, 1, "20000 dimensions .* above .* fewer dimensions"),
+        (0.15, 17_000, 2, "17000 dimensions has .* above .* fewer dimensions"),
+        (1e-12, 4, 1, "the noise of a client in steps must lie in 4 .* raise second_moment"),
+    ],
+)
+def test_settings_that_no_site_accepts_later_are_refused(rho, dimensions, releases, words):
+    scoring = secure(scorer=ClassStatistics(rho, releases)).step.scoring
+    wide = replace(scoring, feature_map=Identity())
+    models = {"wide": SimpleNamespace(feature_dim=dimensions)}
+    with pytest.raises(ConfigurationError, match=words.replace("+", r"\+")):
+        check_sums(plan(wide, None), models, CLASSES)
+    local = replace(wide, privacy=Privacy())
+    check_sums(plan(local, None), models, CLASSES)
+    few = replace(scoring, scorer=ClassStatistics(releases=releases), feature_map=Whitened(8))
+    check_sums(plan(few, None), models, CLASSES)
+
+
+@pytest.mark.parametrize("rho", [1e-3, 0.15, 0.5, 1.0, 100.0])
+@pytest.mark.parametrize("dimensions", [1, 64, 2048, 16_000])
+def test_what_is_not_refused_at_the_start_is_not_refused_later(rho, dimensions):
+    for count in (3, 20, 1000):
+        own = replace(secure(count, ClassStatistics(rho)), row_length=dimensions)
+        own.check()
+        head = ReleasedHead(0, torch.zeros(1), PublicMap(), own.cost(simulated=False))
+        own.step.check_release(head, 1, 0)
 
 
 def games(summands, silent):

@@ -81,7 +81,7 @@ def quiet_trainer(root, rounds):
 
 def start_site(federation_of, data, root, limits, rounds=1):
     """A site that is ready to answer, named after its folder."""
-    site = Site(federation_of(), limits, lambda answer, largest: None, root.name)
+    site = Site(federation_of(), limits, lambda answer, largest: None, root.name, "HOST:1")
     quiet_trainer(root, rounds).fit(site.federation, datamodule=data)
     return site
 

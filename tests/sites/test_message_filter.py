@@ -162,3 +162,13 @@ def test_the_next_request_replaces_what_is_left_of_the_last_one(received):
         assert task.sid == number
         late = chunk(1, stream=number - 1, request=f"{number - 1}")
         assert number == 0 or received(messages, late) == [task]
+
+
+def test_a_flood_of_refusals_does_not_hide_later_ones_completely():
+    told = []
+    messages = create_filter(told)
+    for number in range(3000):
+        messages.check(message(DATA, **{Header.ORIGIN: f"x{number}"}))
+        messages.check(message(DATA, **{Header.ORIGIN: "x0"}))  # told once
+    assert len(told) == 1000 + 2
+    assert told[-1] == "refused: a message of 'x2047', which is no member (2,048 such lines)"

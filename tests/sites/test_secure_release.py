@@ -12,6 +12,7 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
+from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, secure_release
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from fedaux_pl.sites.site_status import describe_status
@@ -31,11 +32,11 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setattr(secure_release, "_RETRY", 0.0)
 
 
-def sites(root, clients=4, limits=SECRET, releases=1, options=None, **privacy):
+def sites(root, clients=4, limits=SECRET, releases=1, rho=0.15, options=None, **privacy):
     names = NAMES[:clients]
     pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
-        scorer=ClassStatistics(releases=releases),
+        scorer=ClassStatistics(rho, releases),
         feature_map=Whitened(dimensions=4, whitening=0.5),
         privacy=Privacy(**({"epsilon": 1.0, "sums": "secure", "pins": pins} | privacy)),
     )
@@ -251,6 +252,70 @@ def test_a_site_that_cannot_pay_costs_the_others_nothing(tmp_path):
     assert len(entries()) == 3
 
 
+def other_h0(request, number):
+    tensors = load(request.body)
+    tensors["h0/conv1.weight"] *= 1 + 1e-3 * (number + 1)
+    return Message(request.fields, write_tensors(tensors))
+
+
+def refuse_work(*_):
+    raise AssertionError("nothing may be computed for a request that is refused")
+
+
+def test_a_refused_request_computes_and_keeps_nothing(tmp_path, monkeypatch):
+    federation, data, hub = sites(tmp_path, clients=3)
+    seen = []
+    hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
+    run(tmp_path, federation, data)
+    site, first = hub.sites["site-0"], seen[0]
+    assert [*site.sums._pending] == [seen[1].fields["sum"]]
+    monkeypatch.setattr(type(site.federation.pool), "integers", refuse_work)
+    for number in range(10):
+        assert site.answer(other_h0(first, number)).fields["code"] == "budget"
+    assert [*site.sums._pending] == [seen[1].fields["sum"]]
+    assert "code" not in site.answer(first).fields  # it was paid for
+
+
+def test_a_site_keeps_few_vectors_of_sums_that_nobody_finishes(tmp_path):
+    """None is paid for yet, so the budget refuses none of them."""
+    federation, data, hub = sites(tmp_path, clients=3)
+    seen = []
+
+    def flood(answer, request):
+        seen.append(request)
+        result = answer(request)
+        if len(seen) == 1:
+            for number in range(10):
+                assert "code" not in answer(other_h0(request, number)).fields
+                answer(request)  # in use
+        return result
+
+    hub.faults["site-0"] = flood
+    run(tmp_path, federation, data)
+    assert federation.heads[0].clients == (0, 1, 2)  # the sum in use is still there
+    site = hub.sites["site-0"]
+    assert len(site.sums._pending) == secure_release.MAX_PENDING
+    for number in range(10):
+        site.answer(other_h0(seen[0], number))
+    # an honest server prepares again
+    assert "code" not in site.answer(seen[0]).fields
+    assert site.answer(seen[-1]).body
+    assert len(entries()) == 3
+
+
+def test_the_budget_is_checked_before_noise_is_drawn(tmp_path, monkeypatch):
+    federation, data, hub = sites(tmp_path, limits=Limits(epsilon_limit_alone=1.6))
+    drawn = []
+    for name in NAMES:  # keys of 3 sites, and then a list of 4, whose own noise is smaller
+        hub.faults[name] = at("keys", lambda answer, r: answer(Message({**r.fields, "sites": 3})))
+    pool = type(hub.sites["site-0"].federation.pool)
+    noise_bytes = pool.noise_bytes
+    monkeypatch.setattr(pool, "noise_bytes", lambda *a: drawn.append(a) or noise_bytes(*a))
+    with pytest.raises(ConfigurationError, match=r"has none \(site-0: .*budget"):
+        run(tmp_path, federation, data)
+    assert entries() == drawn == []
+
+
 def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
     """The counts of FedAUX, after the sum."""
     method = FedAUX(
@@ -284,6 +349,43 @@ def test_the_second_sum_waits_for_all_sites_of_the_first(tmp_path):
     assert missed == [4]
     assert federation.releases["gradient/resnet8"].heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 8
+
+
+def test_a_sum_that_the_check_of_a_site_refuses_is_refused_at_the_start(tmp_path, monkeypatch):
+    with pytest.raises(ConfigurationError, match=r"4 dimensions with second_moment 1e\+06"):
+        sites(tmp_path, rho=1e6)
+    # a server that sends more dimensions than agreed
+    federation, data, hub = sites(tmp_path)
+    check = SecureSum.check
+
+    def check_few(secure):
+        check(secure if secure.row_length <= 4 else replace(secure, row_length=20_000))
+
+    monkeypatch.setattr(SecureSum, "check", check_few)
+
+    def widen(answer, request):
+        tensors = load(request.body)
+        tensors["map/directions"] = torch.cat([tensors["map/directions"]] * 2, dim=1)
+        return answer(Message({**request.fields, "directions": 8}, write_tensors(tensors)))
+
+    hub.faults["site-0"] = at("prepare", widen)
+    run(tmp_path, federation, data)
+    assert federation.heads[0].clients == (1, 2, 3)
+    codes = [message.fields.get("code") for message in hub.sent]
+    assert codes.count("settings") == 1
+
+
+def test_records_of_all_sites_are_counted_before_anybody_pays(tmp_path, monkeypatch):
+    federation, data, hub = sites(tmp_path)
+    monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 30)
+    words = r"have \d+ records together; expected at most 30 with second_moment 0\.15: raise it"
+    with pytest.raises(ConfigurationError, match=words):
+        run(tmp_path, federation, data)
+    assert entries() == []
+    assert {tuple(message.fields) for message in hub.sent} == {("request", "size")}
+    monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 1)
+    with pytest.raises(ConfigurationError, match="expected at most 1 with second_moment"):
+        sites(tmp_path)  # a site knows its own
 
 
 def test_what_cannot_be_is_refused_at_the_start(tmp_path):

@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 import shutil
 import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,7 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.wire import (
     CODES,
     Message,
@@ -137,19 +140,67 @@ def test_numbers_of_a_message_are_checked(value):
             read_number({"bound": value}, "bound", 0, math.inf)
 
 
-def test_a_server_cannot_fill_the_journal_of_a_site(plain, capsys):
+def test_a_server_cannot_fill_the_journal_of_a_site(plain, monkeypatch, capsys):
+    """By refused requests, with answered ones between them."""
     site, request = plain
-    assert "code" not in site.answer(request).fields
-    capsys.readouterr()
+    monkeypatch.setattr(site, "journal", Journal())
+    monkeypatch.setattr("fedaux_pl.sites.journal.time.monotonic", lambda: 0.0)
+    site.journal._begin_hour()
+    monkeypatch.setattr(site, "_train", lambda *_: ({}, b"", "a model update"))
     for number in range(3000):
         assert site.answer(changed(request, client=-number - 1)).fields["code"] == "message"
+        assert "code" not in site.answer(request).fields
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * (100 + 5)  # 128, 256, ... 2048
-    assert "NOT answered (2048 in a row): train, round 1: client must be" in lines[-1]
-    site.answer(request)
-    site.answer(changed(request, client=-1))
+    refusals = [line for line in lines if "NOT answered" in line]
+    assert len(refusals) == 100 + 5  # 128, 256, ... 2048
+    assert "such lines in this hour" not in refusals[99]
+    assert refusals[-1].endswith("(sent: the code 'message' alone) (2,048 such lines in this hour)")
+    assert sum("sent: train, round 1" in line for line in lines) == 1000 + 2
+    assert len(lines) == 105 + 1002 + 1000 + 3  # and what was asked
+
+
+def test_invented_settings_make_no_long_line(plain, monkeypatch, capsys):
+    site, request = plain
+    monkeypatch.setattr(site, "journal", Journal())
+    invented = {f"a{number}": number for number in range(90_000)}
+    for more in (invented, {"x" * 10**6: 1}, {"seed": "y" * 10**6}):
+        other = other_agreement(request, **more, train="other")
+        assert site.answer(other).fields["code"] == "settings"
+        *_, line = capsys.readouterr().out.splitlines()
+        assert len(line) < 1500
+        assert "train is 'full' here" in line  # an invented setting hides no other one
+    assert site.answer(other_agreement(request, **invented)).fields["code"] == "settings"
+    assert "; and 89,990 more (sent: the code" in capsys.readouterr().out
+
+
+def test_failures_and_warnings_are_in_the_journal(plain, monkeypatch, capsys):
+    site, request = plain
+    monkeypatch.setattr(site, "journal", Journal())
+
+    def fail(*_):
+        raise RuntimeError("x" * 10**5 + "\nsent: nothing")
+
+    monkeypatch.setattr(site, "_train", fail)
+    for _ in range(200):
+        assert site.answer(request).fields["code"] == "failed"
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert told.err == ""
+    assert "fail" in "".join(lines)
+    assert len(lines) < 1500
+    assert all(len(line) < 1100 for line in lines)
+
+    def serve(answer, largest):
+        for number in range(2000):
+            warnings.warn(f"{number} of 2000 private records", stacklevel=1)
+
+    monkeypatch.setattr(site, "serve", serve)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        site.run(None)
     lines = capsys.readouterr().out.splitlines()
-    assert ["sent: train" in lines[0], "NOT answered (1 in a row)" in lines[-1]] == [True, True]
+    assert lines[0].endswith("warning: 0 of 2000 private records")
+    assert len(lines) == 1001
 
 
 def test_server_and_sites_ping_each_other(monkeypatch, tmp_path):
@@ -260,14 +311,20 @@ def rounded(function):
     return changed
 
 
-def test_a_release_for_another_h0_alone_needs_an_explicit_yes(tmp_path, ledger, capsys):
+def test_a_release_for_another_h0_alone_needs_an_explicit_yes(
+    tmp_path, ledger, capsys, monkeypatch
+):
     site, request = first_request(tmp_path, *secret(tmp_path))
     tensors = load(request.body)
     tensors["h0/conv1.weight"] *= 1 + 1e-6
     other = Message(request.fields, write_tensors(tensors))
     site.limits = Limits(epsilon_limit=2.0)
-    assert site.answer(other).fields["code"] == "budget"
-    assert "--allow_new_h0 true, which costs epsilon 1 again" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(type(site.federation.pool), "release", None)  # nothing is computed
+        assert site.answer(other).fields["code"] == "budget"
+    told = capsys.readouterr().out
+    assert "--allow_new_h0 true, which costs epsilon 1 again" in told
+    assert f"about these data ({ledger().entries()[0].describe()}), but the server" in told
     site.limits = Limits(allow_new_h0=True)
     assert site.answer(other).fields["code"] == "budget"
     assert "above the epsilon_limit 1" in capsys.readouterr().out
@@ -326,8 +383,9 @@ def test_a_stored_release_with_too_little_noise_stays_at_its_site(tmp_path, ledg
     assert len(ledger().entries()) == 3
 
 
-def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, capsys):
+def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, monkeypatch, capsys):
     site, request = plain
+    monkeypatch.setattr(site, "journal", Journal())
     answer = site.answer(changed(request, kind="x\nsent: \ud800\x1b[2K"))
     assert answer.fields["code"] == "message"
     lines = capsys.readouterr().out.splitlines()
@@ -340,7 +398,18 @@ def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, ca
     with pytest.raises(ConfigurationError, match="site-0: budget"):
         released(tmp_path, other)
     assert len(ledger().entries()) == 3
-    assert "above the epsilon_limit 1" in capsys.readouterr().out
+    last = ledger().entries()[0].describe()
+    assert ", server HOST:1: the mean of its feature rows, epsilon 1" in last
+    earlier = f"the ledger has 1 earlier release about these records, the last of {last} "
+    text = "epsilon 1.465, above the epsilon_limit 1, of which epsilon 0 is left"
+    assert f"{text}: {earlier}" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match="site-0: budget"):
+        released(tmp_path, other, Limits(epsilon_limit=1.4))
+    [left] = {
+        *re.findall("epsilon_limit 1.4, of which epsilon ([^ ]*) is", capsys.readouterr().out)
+    }
+    assert spent([Privacy(1.0).cost(1.0), Privacy(float(left)).cost(1.0)], 1e-5)[0] <= 1.4
+    assert spent([Privacy(1.0).cost(1.0)] * 2, 1e-5)[0] > 1.4
     released(tmp_path, other, Limits(epsilon_limit=2.0))
     assert len(ledger().entries()) == 6
     assert "spent so far: epsilon 1.4" in capsys.readouterr().out

@@ -148,7 +148,9 @@ def ledger(tmp_path, monkeypatch):
     return lambda: Ledger(key_id(machine_key())).entries()
 
 
-def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(tmp_path, ledger, capsys):
+def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(
+    tmp_path, ledger, capsys, monkeypatch
+):
     limits = Limits(epsilon_limit=0.7, evaluate=True, evaluate_epsilon=0.5)
     federation, data, hub = start(
         tmp_path, lambda: plain(metrics=["f1"]), limits, rehearsal=False, min_answers=3
@@ -175,6 +177,11 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(tmp_path, ledg
     one, two = (hub.sites["site-1"].answer(seen[0]).fields["metrics"] for _ in range(2))
     assert one == two == {"accuracy": federation.history[0]["client_accuracy/site-1"]}
     assert len(ledger()) == 3
+    # nothing is computed for it, nor for an evaluation above the budget
+    with monkeypatch.context() as patch:
+        patch.setattr("fedaux_pl.sites.site_evaluation.predict_private_features", None)
+        assert hub.sites["site-1"].answer(seen[0]).fields["metrics"] == one
+        assert hub.sites["site-1"].answer(seen[1]).fields["code"] == "budget"
     # and the smallest change of the models is another release
     hub.sites["site-1"].limits = hub.sites["site-1"].evaluation.limits = replace(
         limits, epsilon_limit=0.8
@@ -220,21 +227,22 @@ def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
 
 def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger):
     limits = Limits(epsilon_limit=9.0, evaluate=True, evaluate_epsilon=0.5)
+    right = torch.tensor([5])
     models = ({"resnet8": 3}, {}), ({"resnet8": 3}, {"norm": "group"}), ({"shufflenet": 3}, {})
     for count, (clients, options) in enumerate(models, start=1):
         _, _, hub = start(
             tmp_path, lambda c=clients, o=options: create(FedAvg(), c, model_options=o), limits
         )
         evaluation = hub.sites["site-0"].evaluation
-        right, received = torch.tensor([5]), "the digest of the weights"
-        one, two = (evaluation._release(right, received, 1)[0] for _ in range(2))
+        received = "the digest of the weights"
+        one, two = (evaluation._release(lambda: right, received, 1)[0] for _ in range(2))
         assert one == two
         assert len(ledger()) == count
     # with another key on disk, an entry still names the key of its digests
     key, state = machine_key(), tmp_path / "state" / "fedaux_pl"
     shutil.rmtree(state / "ledger")
     (state / KEY_FILE).write_bytes(bytes(len(key)))
-    evaluation._release(right, received, 1)
+    evaluation._release(lambda: right, received, 1)
     assert len(Ledger(key_id(key)).entries()) == 1
 
 

@@ -196,6 +196,7 @@ def _integer_triangle(k: int, device: torch.device) -> tuple[tuple[Tensor, ...],
 def _exact_product(left: Tensor, right: Tensor) -> Tensor:
     """left^T right of integers in float64, in int64."""
     total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.int64, device=left.device)
-    for left_rows, right_rows in zip(left.split(_CHUNK), right.split(_CHUNK), strict=True):
+    chunks = zip(torch.split(left, _CHUNK), torch.split(right, _CHUNK), strict=True)
+    for left_rows, right_rows in chunks:
         total += (left_rows.T @ right_rows).long()
     return total

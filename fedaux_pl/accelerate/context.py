@@ -55,6 +55,11 @@ def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) ->
         getattr(kernels, name)[grid](*arguments, **options)
 
 
+def ceil_div(number: int, divisor: int) -> int:
+    """The quotient, rounded up."""
+    return -(-number // divisor)
+
+
 def next_power_of_two(number: int, least: int = 1) -> int:
     """The smallest power of two that is at least ``number`` and ``least``."""
     return max(least, 1 << (number - 1).bit_length())

@@ -46,9 +46,11 @@ def speed_up(module: nn.Module) -> nn.Module:
         >>> isinstance(model, ResNet8) and list(model.state_dict()) == names
         True
     """
-    networks = [part.network for part in module.modules() if isinstance(part, AdaptedNetwork)]
-    foreign = {id(part) for network in networks for part in network.modules()}
-    for part in module.modules():
-        if id(part) not in foreign:
-            part.__class__ = _VERSIONS.get(type(part), type(part))
+    foreign: set[nn.Module] = set()
+    for layer in module.modules():
+        if isinstance(layer, AdaptedNetwork):
+            foreign.update(layer.network.modules())
+    for layer in module.modules():
+        if layer not in foreign:
+            layer.__class__ = _VERSIONS.get(type(layer), type(layer))
     return module

@@ -1,46 +1,92 @@
 """The paper's mathematics: pure functions of tensors, one for each equation."""
 
-from fedaux_pl.functional.averaging import average_states as average_states
-from fedaux_pl.functional.class_statistics import class_priors as class_priors
-from fedaux_pl.functional.class_statistics import pool_class_means as pool_class_means
-from fedaux_pl.functional.class_statistics import shrink_to_mean as shrink_to_mean
-from fedaux_pl.functional.class_statistics import split_statistics as split_statistics
-from fedaux_pl.functional.class_statistics import statistics_sensitivity as statistics_sensitivity
-from fedaux_pl.functional.class_statistics import sum_statistics as sum_statistics
-from fedaux_pl.functional.discrete_gaussian import discrete_gaussian as discrete_gaussian
-from fedaux_pl.functional.discrete_gaussian import noise_of_sum as noise_of_sum
-from fedaux_pl.functional.discriminant import LinearClassifier as LinearClassifier
-from fedaux_pl.functional.discriminant import linear_discriminant as linear_discriminant
-from fedaux_pl.functional.head_fits import fit_linear_head as fit_linear_head
-from fedaux_pl.functional.head_fits import fit_scoring_head as fit_scoring_head
-from fedaux_pl.functional.head_fits import fit_softmax_head as fit_softmax_head
-from fedaux_pl.functional.integer_statistics import decode_residuals as decode_residuals
-from fedaux_pl.functional.integer_statistics import decode_statistics as decode_statistics
-from fedaux_pl.functional.integer_statistics import encode_rows as encode_rows
-from fedaux_pl.functional.integer_statistics import integer_weights as integer_weights
-from fedaux_pl.functional.integer_statistics import most_records as most_records
-from fedaux_pl.functional.integer_statistics import residuals_unit as residuals_unit
-from fedaux_pl.functional.integer_statistics import statistics_unit as statistics_unit
-from fedaux_pl.functional.integer_statistics import sum_integer_residuals as sum_integer_residuals
-from fedaux_pl.functional.integer_statistics import sum_integers as sum_integers
-from fedaux_pl.functional.losses import distillation_loss as distillation_loss
-from fedaux_pl.functional.losses import nt_xent_loss as nt_xent_loss
-from fedaux_pl.functional.losses import proximal_penalty as proximal_penalty
-from fedaux_pl.functional.newton_step import newton_step as newton_step
-from fedaux_pl.functional.newton_step import sum_residuals as sum_residuals
-from fedaux_pl.functional.partition import dirichlet_partition as dirichlet_partition
-from fedaux_pl.functional.posterior import bayesian_ensemble as bayesian_ensemble
-from fedaux_pl.functional.posterior import sample_posterior as sample_posterior
-from fedaux_pl.functional.privacy import bounded_rows as bounded_rows
-from fedaux_pl.functional.privacy import clip_rows as clip_rows
-from fedaux_pl.functional.privacy import gaussian_epsilon as gaussian_epsilon
-from fedaux_pl.functional.privacy import gaussian_sigma as gaussian_sigma
-from fedaux_pl.functional.privacy import scoring_sensitivity as scoring_sensitivity
-from fedaux_pl.functional.privacy import softmax_sensitivity as softmax_sensitivity
-from fedaux_pl.functional.seeds import derive_seed as derive_seed
-from fedaux_pl.functional.seeds import sample_clients as sample_clients
-from fedaux_pl.functional.soft_labels import SoftLabelSum as SoftLabelSum
-from fedaux_pl.functional.soft_labels import pack_logits as pack_logits
-from fedaux_pl.functional.soft_labels import soft_labels as soft_labels
-from fedaux_pl.functional.soft_labels import standardized_labels as standardized_labels
-from fedaux_pl.functional.soft_labels import unpack_logits as unpack_logits
+from fedaux_pl.functional.averaging import average_states
+from fedaux_pl.functional.class_statistics import (
+    class_priors,
+    pool_class_means,
+    shrink_to_mean,
+    split_statistics,
+    statistics_sensitivity,
+    sum_statistics,
+)
+from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
+from fedaux_pl.functional.discriminant import LinearClassifier, linear_discriminant
+from fedaux_pl.functional.head_fits import fit_linear_head, fit_scoring_head, fit_softmax_head
+from fedaux_pl.functional.integer_statistics import (
+    decode_residuals,
+    decode_statistics,
+    encode_rows,
+    integer_weights,
+    most_records,
+    residuals_unit,
+    statistics_unit,
+    sum_integer_residuals,
+    sum_integers,
+)
+from fedaux_pl.functional.losses import distillation_loss, nt_xent_loss, proximal_penalty
+from fedaux_pl.functional.newton_step import newton_step, sum_residuals
+from fedaux_pl.functional.partition import dirichlet_partition
+from fedaux_pl.functional.posterior import bayesian_ensemble, sample_posterior
+from fedaux_pl.functional.privacy import (
+    bounded_rows,
+    clip_rows,
+    gaussian_epsilon,
+    gaussian_sigma,
+    scoring_sensitivity,
+    softmax_sensitivity,
+)
+from fedaux_pl.functional.seeds import derive_seed, sample_clients
+from fedaux_pl.functional.soft_labels import (
+    SoftLabelSum,
+    pack_logits,
+    soft_labels,
+    standardized_labels,
+    unpack_logits,
+)
+
+__all__ = [
+    "LinearClassifier",
+    "SoftLabelSum",
+    "average_states",
+    "bayesian_ensemble",
+    "bounded_rows",
+    "class_priors",
+    "clip_rows",
+    "decode_residuals",
+    "decode_statistics",
+    "derive_seed",
+    "dirichlet_partition",
+    "discrete_gaussian",
+    "distillation_loss",
+    "encode_rows",
+    "fit_linear_head",
+    "fit_scoring_head",
+    "fit_softmax_head",
+    "gaussian_epsilon",
+    "gaussian_sigma",
+    "integer_weights",
+    "linear_discriminant",
+    "most_records",
+    "newton_step",
+    "noise_of_sum",
+    "nt_xent_loss",
+    "pack_logits",
+    "pool_class_means",
+    "proximal_penalty",
+    "residuals_unit",
+    "sample_clients",
+    "sample_posterior",
+    "scoring_sensitivity",
+    "shrink_to_mean",
+    "soft_labels",
+    "softmax_sensitivity",
+    "split_statistics",
+    "standardized_labels",
+    "statistics_sensitivity",
+    "statistics_unit",
+    "sum_integer_residuals",
+    "sum_integers",
+    "sum_residuals",
+    "sum_statistics",
+    "unpack_logits",
+]

@@ -36,7 +36,9 @@ def average_states(states: Sequence[State], weights: Sequence[float] | Tensor) -
 
 
 def average_stream(
-    states: Iterable[State], weights: Sequence[float], template: State
+    states: Iterable[State],
+    weights: Sequence[float],
+    template: State,
 ) -> dict[str, Tensor]:
     """Compute sum_i w_i theta_i of models that are given one after another, in this order.
 
@@ -44,53 +46,61 @@ def average_stream(
     ``average_states`` checks it.
     """
     sums = {}
+    keys_by_dtype: dict[torch.dtype, list[str]] = {}
     for key, tensor in template.items():
         low_precision = tensor.is_floating_point() and tensor.dtype != torch.float64
         dtype = torch.float32 if low_precision else torch.float64
         sums[key] = torch.zeros_like(tensor, dtype=dtype)
-    # All tensors of a dtype in one call: on a GPU, a kernel per tensor takes longer than the sum.
-    groups = [
-        {key: total for key, total in sums.items() if total.dtype == dtype}
-        for dtype in {total.dtype for total in sums.values()}
-    ]
+        keys_by_dtype.setdefault(dtype, []).append(key)
     for state, weight in zip(states, weights, strict=True):
-        for totals in groups:
-            tensors = [state[key].detach().to(total) for key, total in totals.items()]
-            torch._foreach_add_(list(totals.values()), torch._foreach_mul(tensors, weight))
-    return {
-        key: (sums[key] if tensor.is_floating_point() else sums[key].round()).to(tensor.dtype)
-        for key, tensor in template.items()
-    }
+        # one call a dtype: on a GPU, a kernel per tensor takes longer than the sum
+        for keys in keys_by_dtype.values():
+            totals = [sums[key] for key in keys]
+            tensors = [state[key].detach().to(sums[key]) for key in keys]
+            torch._foreach_add_(totals, torch._foreach_mul(tensors, weight))
+    average = {}
+    for key, tensor in template.items():
+        total = sums[key] if tensor.is_floating_point() else sums[key].round()
+        average[key] = total.to(tensor.dtype)
+    return average
 
 
 def normalize_weights(weights: Sequence[float] | Tensor, count: int) -> list[float]:
     """Check as many weights as there are states, and divide them by their sum."""
     values = torch.as_tensor(weights, dtype=torch.float64).flatten().tolist()
-    total, are_valid = sum(values), all(0 <= value < math.inf for value in values)
+    total = sum(values)
+    are_finite = all(0 <= value < math.inf for value in values)
+    are_valid = are_finite and len(values) == count and total > 0
     expected = f"be one for each of {count} states, at least 0, finite and not all 0"
-    check_setting("weights", values, are_valid and len(values) == count and total > 0, expected)
+    check_setting("weights", values, are_valid, expected)
     return [value / total for value in values]
 
 
 def check_same_layout(states: Sequence[State]) -> None:
     """Raise a ValueError that names the first key whose shape or dtype differs between states."""
-    layouts = [
-        {key: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for key, tensor in state.items()}
-        for state in states
-    ]
+    layouts = [_layout(state) for state in states]
+    first = layouts[0]
     for index, layout in enumerate(layouts):
-        if layout != layouts[0]:
-            key = min(key for key, _ in layout.items() ^ layouts[0].items())
-            got, first = (own.get(key, "missing") for own in (layout, layouts[0]))
-            raise ValueError(f"'{key}' is {got} in state {index}, but {first} in state 0")
+        if layout != first:
+            key = min(key for key, _ in layout.items() ^ first.items())
+            got = layout.get(key, "missing")
+            expected = first.get(key, "missing")
+            raise ValueError(f"'{key}' is {got} in state {index}, but {expected} in state 0")
+
+
+def _layout(state: State) -> dict[str, str]:
+    """The dtype and shape of each tensor, in words."""
+    return {key: f"{value.dtype} of shape {tuple(value.shape)}" for key, value in state.items()}
 
 
 def check_finite_average(average: State, states: Sequence[State]) -> None:
     """Raise a ValueError if the average is not finite because one of the states is not."""
     # NaN and infinity remain in the average; the norm of very large finite values can overflow
     nonempty = [t for t in average.values() if t.is_floating_point() and t.numel()]
-    norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)] if nonempty else []
-    if not norms or bool(torch.stack(norms).isfinite().all()):
+    if not nonempty:
+        return
+    norms = [norm.float() for norm in torch._foreach_norm(nonempty, 1)]
+    if bool(torch.stack(norms).isfinite().all()):
         return
     for index, state in enumerate(states):
         for key, tensor in state.items():

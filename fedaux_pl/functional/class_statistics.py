@@ -56,10 +56,11 @@ def sum_statistics(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
     """
     constant, _ = statistics_sensitivity(rho)
     one_hot = labels.to(rows)
-    sums = torch.cat([one_hot.T @ rows, constant * one_hot.sum(dim=0)[:, None]], dim=1)
+    counts = one_hot.sum(dim=0)[:, None]
+    sums = torch.cat([one_hot.T @ rows, constant * counts], dim=1)
     above, factors = triangle(rows.shape[1])
     moment = rows.T @ rows
-    entries = moment[above[0], above[1]] * factors.to(rows)
+    entries = moment[above] * factors.to(rows)
     return torch.cat([sums.flatten(), math.sqrt(rho) * entries])
 
 
@@ -72,16 +73,19 @@ def split_statistics(vector: Tensor, num_classes: int, rho: float) -> tuple[Tens
     k = statistics_row_length(len(vector), num_classes)
     constant, _ = statistics_sensitivity(rho)
     border = num_classes * (k + 1)
-    table, entries = vector[:border].view(num_classes, k + 1), vector[border:]
+    table = vector[:border].view(num_classes, k + 1)
     above, factors = triangle(k)
     moment = vector.new_zeros(k, k)
-    moment[above[0], above[1]] = entries / factors.to(vector)
+    moment[above] = vector[border:] / factors.to(vector)
     moment = (moment + moment.triu(1).T) / math.sqrt(rho)
     return table[:, :-1], table[:, -1] / constant, moment
 
 
 def pool_class_means(
-    sums: Tensor, counts: Tensor, sigmas: Tensor, count_sigmas: Tensor
+    sums: Tensor,
+    counts: Tensor,
+    sigmas: Tensor,
+    count_sigmas: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Estimate the mean row of each class from the noisy sums and counts of several clients.
 
@@ -98,12 +102,14 @@ def pool_class_means(
         >>> pool_class_means(sums, torch.tensor([[4.0], [0.1]]), sigmas, sigmas)
         (tensor([[2., 0.]]), tensor([0.0625]))
     """
-    precision = torch.where(sigmas > 0, 1 / sigmas.square(), 1.0)[:, None]
+    variances = sigmas.square()
+    precision = torch.where(sigmas > 0, 1 / variances, 1.0)[:, None]
     known = known_counts(counts, count_sigmas)
-    total = (known.square() * precision).sum(dim=0)
-    means = torch.einsum("nc,nck->ck", known * precision, sums) / total[:, None]
-    noise = (known.square() * precision.square() * sigmas.square()[:, None]).sum(dim=0)
-    return means, noise / total.square()
+    squares = known.square()
+    total = (squares * precision).sum(dim=0)
+    weighted = torch.einsum("nc,nck->ck", known * precision, sums)
+    noise = (squares * precision.square() * variances[:, None]).sum(dim=0)
+    return weighted / total[:, None], noise / total.square()
 
 
 def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
@@ -124,9 +130,9 @@ def known_counts(counts: Tensor, sigmas: Tensor) -> Tensor:
         lack: Tensor = sigmas.norm() - shrunk.sum(dim=0)
         return shrunk + lack.clamp(min=0.0) / len(counts)
     known = torch.where(counts > 2 * sigmas[:, None], counts, 0.0)
-    least = sigmas[:, None].clamp(min=1e-6).expand_as(counts)
-    first = counts.argmax(dim=0, keepdim=True)
-    largest = torch.zeros_like(counts).scatter(0, first, counts.maximum(least).gather(0, first))
+    raised = counts.maximum(sigmas[:, None].clamp(min=1e-6))
+    client = counts.argmax(dim=0, keepdim=True)
+    largest = torch.zeros_like(counts).scatter(0, client, raised.gather(0, client))
     return torch.where((known > 0).any(dim=0), known, largest)
 
 
@@ -190,7 +196,8 @@ def statistics_row_length(length: int, num_classes: int) -> int:
     return round(math.sqrt((num_classes - 0.5) ** 2 + 2 * length) - num_classes - 0.5)
 
 
-def triangle(k: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of the upper triangle, (2, k (k + 1) / 2), and the factors of entries."""
-    above = torch.triu_indices(k, k)
-    return above, torch.where(above[0] == above[1], 1.0, 2.0).double().sqrt()
+def triangle(k: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the rows and columns of the upper triangle, and the factors of its entries."""
+    above = torch.triu_indices(k, k).unbind()
+    squares = torch.where(above[0] == above[1], 1.0, 2.0)
+    return above, squares.double().sqrt()

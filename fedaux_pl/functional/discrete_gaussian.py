@@ -50,12 +50,14 @@ def discrete_gaussian(count: int, sigma: int, read: Callable[[int], bytes]) -> T
     """
     expected = "be an integer from 1 to 2^55 (noise beyond leaves 64 bits)"
     check_setting("sigma", sigma, 1 <= sigma <= LARGEST_SIGMA, expected)
-    seed, start = read(32), 0
+    seed = read(32)
+    start = 0
     draws = np.empty(0, dtype=np.int64)
     while len(draws) < count:
         size = min(9 * (count - len(draws)) // 4 + 64, _BLOCK)
         accepted = _accepted(read(24 * size), sigma, seed, start)
-        draws, start = np.concatenate([draws, accepted]), start + size
+        draws = np.concatenate([draws, accepted])
+        start += size
     return torch.from_numpy(draws[:count])
 
 
@@ -66,24 +68,29 @@ def _accepted(random: bytes, sigma: int, seed: bytes, start: int) -> np.ndarray:
     fits = np.flatnonzero(first <= np.uint64(whole - 1))
     u = (first[fits] % np.uint64(sigma)).astype(np.int64)
     negative = (second[fits] & np.uint64(1)).astype(bool)
-    levels, accepts = second[fits] >> np.uint64(1), third[fits] >> np.uint64(1)
+    levels = second[fits] >> np.uint64(1)
+    accepts = third[fits] >> np.uint64(1)
 
     uniform = levels * 2.0**-63
     thresholds = np.exp(-np.arange(_LEVELS, 0.0, -1.0))
     v = _LEVELS - np.searchsorted(thresholds, uniform + _ERROR)
-    for i in np.flatnonzero(v != _LEVELS - np.searchsorted(thresholds, uniform - _ERROR)):
-        number, v[i] = 2 * (start + int(fits[i])), 0
+    v_of_lower = _LEVELS - np.searchsorted(thresholds, uniform - _ERROR)
+    for i in np.flatnonzero(v != v_of_lower):
+        number = 2 * (start + int(fits[i]))
+        v[i] = 0
         while _is_below(int(levels[i]), int(v[i]) + 1, 1, seed, number):
             v[i] += 1
 
     x = u / float(sigma)
-    gap = np.exp(-(x * x + 2 * v * x + (v - 1) ** 2) / 2) - accepts * 2.0**-63
+    g = (x * x + 2 * v * x + (v - 1) ** 2) / 2
+    gap = np.exp(-g) - accepts * 2.0**-63
     accept = gap > 0
     for i in np.flatnonzero(np.abs(gap) <= _ERROR):
-        a, level = int(u[i]), int(v[i])
-        g = a * a + 2 * level * a * sigma + (level - 1) ** 2 * sigma**2
+        a = int(u[i])
+        level = int(v[i])
+        numerator = a * a + 2 * level * a * sigma + (level - 1) ** 2 * sigma**2
         number = 2 * (start + int(fits[i])) + 1
-        accept[i] = _is_below(int(accepts[i]), g, 2 * sigma**2, seed, number)
+        accept[i] = _is_below(int(accepts[i]), numerator, 2 * sigma**2, seed, number)
     y = u + v * sigma
     accept &= ~(negative & (y == 0))
     draws: np.ndarray = np.where(negative, -y, y)[accept]
@@ -108,10 +115,10 @@ def _is_below(uniform: int, numerator: int, denominator: int, seed: bytes, numbe
 
 
 def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tuple[int, int]:
-    """Return sigma^2 of a sum and sigma_own of a client, as private as Gaussian noise of m D.
+    """Return the variance v of a sum and sigma of a client, as private as Gaussian noise of m D.
 
-    If ``honest`` clients draw N_Z(0, sigma_own^2) for every coordinate, their sum has at least the
-    variance sigma^2 = ceil((m D)^2) + 9, and the release of integers with sensitivity D is as
+    If ``honest`` clients draw N_Z(0, sigma^2) for every coordinate, their sum has at least the
+    variance v = ceil((m D)^2) + 9, and the release of integers with sensitivity D is as
     private as N(0, (m D)^2), up to a factor e^(+-eta) of probabilities, eta < 1e-40.
 
     Write theta_s(x) = sum_y exp(-(y - x)^2 / (2 s^2)) over integers y. By Poisson summation it is
@@ -133,7 +140,7 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
 
     So, for d coordinates and eta = d (eta_1 + eta_2), the release is (epsilon + 2 eta, e^eta
     delta)-DP if N(0, (m D)^2) is (epsilon, delta)-DP; more variance only adds privacy. Here
-    sigma_own >= 4 is required. Then eta <= d h 2 L(8) + d (L(9) + L(16)) < d h 1e-67, below 1e-40
+    sigma >= 4 is required. Then eta <= d h 2 L(8) + d (L(9) + L(16)) < d h 1e-67, below 1e-40
     for all d h < 1e27 and far below the margin of ``gaussian_sigma``, 1e-9.
 
     ``multiplier`` is m, as ``gaussian_sigma`` with sensitivity 1 returns it; h = ``honest`` clients
@@ -147,7 +154,7 @@ def noise_of_sum(multiplier: float, squared_sensitivity: int, honest: int) -> tu
     check_setting("D^2", squared_sensitivity, squared_sensitivity >= 1, "be at least 1")
     check_setting("the number of honest clients", honest, honest >= 1, "be at least 1")
     variance = math.ceil(Fraction(multiplier) ** 2 * squared_sensitivity) + 9
-    own = math.isqrt(-(-variance // honest)) + 1
+    sigma = math.isqrt(-(-variance // honest)) + 1
     expected = "lie in 4 ... 2^55 (encode with more or fewer steps, or change epsilon)"
-    check_setting("the noise of a client in steps", own, 4 <= own <= LARGEST_SIGMA, expected)
-    return variance, own
+    check_setting("the noise of a client in steps", sigma, 4 <= sigma <= LARGEST_SIGMA, expected)
+    return variance, sigma

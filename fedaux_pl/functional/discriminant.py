@@ -70,7 +70,8 @@ def linear_discriminant(
     scales, basis = torch.linalg.eigh(public.view(2 * means.shape[1:]))
     # rows may vary in fewer directions, or not at all
     scales = scales.clamp(min=max(1e-9 * float(scales.max()), 1e-30))
-    means, moment = means @ basis, basis.T @ moment @ basis
+    means = means @ basis
+    moment = basis.T @ moment @ basis
     mean = priors @ means
     offsets, uncertainty = shrink_means(means - mean, variances, scales)
     between = (offsets.T * priors) @ offsets
@@ -78,9 +79,11 @@ def linear_discriminant(
     within = moment - mean.outer(mean) - between - left
     covariance = shrink_covariance(within, noise, scales) + left
     weight = torch.linalg.solve(covariance, offsets.T).T
-    bias = priors.clamp(min=1e-12).log() - (offsets / 2 + mean).mul(weight).sum(dim=1)
+    log_priors = priors.clamp(min=1e-12).log()
+    bias = log_priors - (offsets / 2 + mean).mul(weight).sum(dim=1)
     classifier = LinearClassifier(weight @ basis.T, bias)
-    return Discriminant(classifier, basis @ mean, basis @ (covariance + between) @ basis.T)
+    total = basis @ (covariance + between) @ basis.T
+    return Discriminant(classifier, basis @ mean, total)
 
 
 def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,8 +95,10 @@ def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Te
     """
     shape = public.square() / public.square().mean()
     noise = variances[:, None]
-    weights = 1 / (variances / variances.min().clamp(min=1e-30)).clamp(min=1.0)
-    moment = weights @ (offsets.square().mean(dim=1) - variances) / weights.sum()
+    smallest = variances.min().clamp(min=1e-30)
+    weights = 1 / (variances / smallest).clamp(min=1.0)
+    signals = offsets.square().mean(dim=1) - variances
+    moment = weights @ signals / weights.sum()
     # at least a thousandth of the variance of rows: without a signal no direction would be left
     signal = max(float(moment), 1e-3 * float(public.mean()))
 
@@ -102,8 +107,9 @@ def shrink_means(offsets: Tensor, variances: Tensor, public: Tensor) -> tuple[Te
         return -(total.log() + offsets.square() / total).sum()
 
     candidates = signal * _SCALES.to(offsets)
-    beta = candidates[torch.stack([likelihood(beta) for beta in candidates]).argmax()]
-    factor = beta * shape / (beta * shape + noise)
+    likelihoods = torch.stack([likelihood(beta) for beta in candidates])
+    prior = candidates[likelihoods.argmax()] * shape
+    factor = prior / (prior + noise)
     return factor * offsets, factor * noise
 
 
@@ -115,20 +121,24 @@ def shrink_covariance(matrix: Tensor, noise: float, public: Tensor) -> Tensor:
     the diagonal and one for the rest, is found by iterated weighted moments. Eigenvalues are at
     least 0.03 times the prior, and the noise that is left is added to the diagonal.
     """
-    on = torch.eye(len(public), dtype=torch.bool, device=matrix.device)
-    prior = max(float(matrix.trace()), 0.2 * float(public.sum())) / float(public.sum()) * public
-    scale, rest = prior.outer(prior), matrix - prior.diag()
-    variance = torch.where(on, 1.0, 0.5).to(matrix) * max(noise, 1e-9) ** 2
+    on_diagonal = torch.eye(len(public), dtype=torch.bool, device=matrix.device)
+    total = float(public.sum())
+    prior = max(float(matrix.trace()), 0.2 * total) / total * public
+    scale = prior.outer(prior)
+    rest = matrix - prior.diag()
+    variance = torch.where(on_diagonal, 1.0, 0.5).to(matrix) * max(noise, 1e-9) ** 2
     spread = torch.zeros_like(matrix)
-    for part in (on, ~on):
+    for entries in (on_diagonal, ~on_diagonal):
+        s = scale[entries]
+        v = variance[entries]
+        excess = rest[entries].square() - v
         g = 0.05
         for _ in range(6):
-            weight = scale[part] / (g * scale[part] + variance[part]).square()
-            excess = ((rest[part].square() - variance[part]) * weight).sum()
-            g = max(float(excess / (weight * scale[part]).sum()), 1e-5)
-        spread[part] = g * scale[part]
+            weight = s / (g * s + v).square()
+            g = max(float((excess * weight).sum() / (weight * s).sum()), 1e-5)
+        spread[entries] = g * s
     factor = spread / (spread + variance)
-    root = prior.sqrt()
-    values, vectors = torch.linalg.eigh((prior.diag() + factor * rest) / root.outer(root))
-    floored: Tensor = (vectors * values.clamp(min=_EIGENVALUE)) @ vectors.T * root.outer(root)
+    roots = prior.sqrt().outer(prior.sqrt())
+    values, vectors = torch.linalg.eigh((prior.diag() + factor * rest) / roots)
+    floored: Tensor = (vectors * values.clamp(min=_EIGENVALUE)) @ vectors.T * roots
     return floored + (factor * variance).sum(dim=1).sqrt().diag()

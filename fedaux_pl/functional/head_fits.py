@@ -65,7 +65,8 @@ class _ScoringObjective:
 
     def margins(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """<w, h(x)> on the positives (1, P) and on the negatives (1, M)."""
-        return (self.positives @ weight[:, :, None])[:, :, 0], weight @ self.negatives.T
+        positive = (self.positives @ weight[:, :, None])[:, :, 0]
+        return positive, weight @ self.negatives.T
 
     def _mean(self, positive: Tensor, negative: Tensor, weight: Tensor) -> Tensor:
         """1/N times the sum of all rows, weighted by (1, P) and (1, M), + lambda w."""
@@ -84,11 +85,11 @@ class _ScoringObjective:
     def hessian(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """The Hessian at a weight times a vector."""
         probabilities = [margin.sigmoid() for margin in self.margins(weight)]
-        own, others = (p * (1 - p) for p in probabilities)
+        curvatures = [p * (1 - p) for p in probabilities]
 
         def product(vector: Tensor) -> Tensor:
             positive, negative = self.margins(vector)
-            return self._mean(own * positive, others * negative, vector)
+            return self._mean(curvatures[0] * positive, curvatures[1] * negative, vector)
 
         return product
 
@@ -132,12 +133,13 @@ class _SoftmaxObjective:
 
     def _mean(self, errors: Tensor, weight: Tensor) -> Tensor:
         """1/n sum errors x^T + lambda W, flat."""
-        return ((errors.T @ self.rows) / len(self.rows)).view(1, -1) + self.regularization * weight
+        mean = (errors.T @ self.rows) / len(self.rows)
+        return mean.view(1, -1) + self.regularization * weight
 
     def value(self, weight: Tensor) -> float:
         logits = self.rows @ self.matrix(weight).T
-        loss = (logits.logsumexp(dim=1) - (logits * self.labels).sum(dim=1)).mean()
-        return float(loss + 0.5 * self.regularization * weight.square().sum())
+        losses = logits.logsumexp(dim=1) - (logits * self.labels).sum(dim=1)
+        return float(losses.mean() + 0.5 * self.regularization * weight.square().sum())
 
     def gradient(self, weight: Tensor) -> Tensor:
         return self._mean(self.probabilities(weight) - self.labels, weight)
@@ -151,7 +153,8 @@ class _SoftmaxObjective:
 
         def product(vector: Tensor) -> Tensor:
             change = self.rows @ self.matrix(vector).T
-            return self._mean(p * (change - (p * change).sum(dim=1, keepdim=True)), vector)
+            mean = (p * change).sum(dim=1, keepdim=True)
+            return self._mean(p * (change - mean), vector)
 
         return product
 
@@ -171,9 +174,11 @@ def fit_linear_head(features: Tensor, probabilities: Tensor) -> tuple[Tensor, Te
         >>> bool((weight - 2 * (torch.eye(3) - 1 / 3)).abs().max() < 0.01)
         True
     """
-    x, logits = features.double(), probabilities.double().clamp(min=_LOWEST).log()
+    logits = probabilities.double().clamp(min=_LOWEST).log()
     logits = logits - logits.mean(dim=1, keepdim=True)
-    center, level = x.mean(dim=0), logits.mean(dim=0)
+    level = logits.mean(dim=0)
+    x = features.double()
+    center = x.mean(dim=0)
     x = x - center
     gram = x.T @ x
     ridge = _RIDGE * gram.diagonal().mean().clamp(min=_SMALLEST)
@@ -183,7 +188,10 @@ def fit_linear_head(features: Tensor, probabilities: Tensor) -> tuple[Tensor, Te
 
 
 def minimize_convex(
-    objective: _Objective, start: Tensor, max_iter: int, tolerance: float
+    objective: _Objective,
+    start: Tensor,
+    max_iter: int,
+    tolerance: float,
 ) -> tuple[Tensor, float]:
     """Return the minimizer, shape (1, d), and the norm of the gradient there.
 
@@ -212,7 +220,10 @@ def minimize_convex(
 
 
 def newton(
-    objective: _Objective, weight: Tensor, max_iter: int, tolerance: float
+    objective: _Objective,
+    weight: Tensor,
+    max_iter: int,
+    tolerance: float,
 ) -> tuple[Tensor, float]:
     """Take Newton steps from ``weight`` until the norm of the gradient is within the tolerance.
 
@@ -237,12 +248,17 @@ def newton(
             size /= 2
         else:
             break
-        weight, gradient, norm = candidate, candidate_gradient, candidate_norm
+        weight = candidate
+        gradient = candidate_gradient
+        norm = candidate_norm
     return weight, norm
 
 
 def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], target: Tensor, tolerance: float, max_iter: int
+    product: Callable[[Tensor], Tensor],
+    target: Tensor,
+    tolerance: float,
+    max_iter: int,
 ) -> Tensor:
     """Solve H step = target for a positive definite H, of which ``product`` is H times a vector.
 
@@ -250,8 +266,9 @@ def conjugate_gradients(
     """
     floor = torch.finfo(target.dtype).tiny
     step = torch.zeros_like(target)
-    residual, direction = target, target
-    energy = residual.square().sum()
+    residual = target
+    direction = target
+    energy = target.square().sum()
     goal = (1e-12 * energy).clamp(min=tolerance**2)
     for _ in range(max_iter):
         if bool(energy <= goal):
@@ -260,6 +277,7 @@ def conjugate_gradients(
         length = energy / (direction * image).sum().clamp(min=floor)
         step = step + length * direction
         residual = residual - length * image
-        before, energy = energy, residual.square().sum()
+        before = energy
+        energy = residual.square().sum()
         direction = residual + energy / before.clamp(min=floor) * direction
     return step

@@ -50,10 +50,11 @@ def encode_rows(rows: Tensor) -> Tensor:
                 [    0,     0]])
     """
     rounded = (_scale(rows.shape[1]) * rows.double()).round()
-    # bounded entries first: others, or NaN, could overflow in integers
-    short = bool((rounded.abs() <= STEPS).all())
     encoded = rounded.long()
-    if not short or not bool((encoded.square().sum(dim=1) <= STEPS**2).all()):
+    # bounded entries first: others, or NaN, could overflow in integers
+    are_bounded = bool((rounded.abs() <= STEPS).all())
+    squares = encoded.square().sum(dim=1)
+    if not are_bounded or not bool((squares <= STEPS**2).all()):
         raise ValueError("got a row with NaN, infinity or a norm above 1: clip rows first")
     return encoded
 
@@ -83,14 +84,13 @@ def integer_weights(rho: float) -> IntegerWeights:
     """
     check_setting("rho", rho, 0 < rho < math.inf, "be positive and finite")
     w = max(math.isqrt(math.floor(25 * STEPS**2 / Fraction(rho))), 1)
+    common = 2 * w**2 * STEPS**2 + 50 * STEPS**4
+    same_label = common - (-(w**4) // 50)
     if w**2 >= 50 * STEPS**2:
-        same = 4 * w**2 * STEPS**2
-    else:
-        same = 2 * w**2 * STEPS**2 + 50 * STEPS**4 - (-(w**4) // 50)
-    rest = same - 2 * w**2 * STEPS**2 - 50 * STEPS**4
-    tau = max(math.isqrt(rest // (2 * w**2)), 1)
-    other = 2 * w**2 * (STEPS**2 + tau**2) + 50 * STEPS**4
-    return IntegerWeights(w, tau, max(same, other))
+        same_label = 4 * w**2 * STEPS**2
+    tau = max(math.isqrt((same_label - common) // (2 * w**2)), 1)
+    other_label = common + 2 * w**2 * tau**2
+    return IntegerWeights(w, tau, max(same_label, other_label))
 
 
 def most_records(rho: float) -> int:
@@ -112,17 +112,18 @@ def sum_integers(rows: Tensor, labels: Tensor, rho: float) -> Tensor:
         tensor([0.0000, 0.0000, 1.0000, 0.5000, 1.0000], dtype=torch.float64)
     """
     w, tau, _ = integer_weights(rho)
-    expected = f"be at most {most_records(rho)} of all clients at rho = {rho} (sums leave 64 bits)"
-    check_setting("the number of records", len(rows), len(rows) <= most_records(rho), expected)
+    most = most_records(rho)
+    expected = f"be at most {most} of all clients at rho = {rho} (sums leave 64 bits)"
+    check_setting("the number of records", len(rows), len(rows) <= most, expected)
     one_hot = labels.double()
-    if not bool(((one_hot == 0) | (one_hot == 1)).all() & (one_hot.sum(dim=1) == 1).all()):
+    are_bits = (one_hot == 0) | (one_hot == 1)
+    if not bool(are_bits.all() & (one_hot.sum(dim=1) == 1).all()):
         raise ValueError("got labels that are not one-hot; expected one 1 in each row, zeros else")
-    k = rows.shape[1]
     encoded = encode_rows(rows).double()
     counts = tau * one_hot.sum(dim=0).long()[:, None]
     sums = w * torch.cat([_exact_product(one_hot, encoded), counts], dim=1)
-    above, factors = _integer_triangle(k, rows.device)
-    entries = _exact_product(encoded, encoded)[above[0], above[1]] * factors
+    above, factors = _integer_triangle(rows.shape[1], rows.device)
+    entries = _exact_product(encoded, encoded)[above] * factors
     return torch.cat([sums.flatten(), entries])
 
 
@@ -135,11 +136,14 @@ def decode_statistics(vector: Tensor, num_classes: int, rho: float) -> Tensor:
     """
     k = statistics_row_length(len(vector), num_classes)
     w, tau, _ = integer_weights(rho)
-    constant, scale = statistics_sensitivity(rho)[0], _scale(k)
+    constant, _ = statistics_sensitivity(rho)
+    scale = _scale(k)
     units = torch.full((num_classes, k + 1), 1 / (w * scale), dtype=torch.float64)
     units[:, -1] = constant / (w * tau)
-    factors = triangle(k)[1] / _integer_triangle(k, torch.device("cpu"))[1]
-    units = torch.cat([units.flatten(), math.sqrt(rho) / scale**2 * factors])
+    _, factors = triangle(k)
+    _, integer_factors = _integer_triangle(k, torch.device("cpu"))
+    moment_units = math.sqrt(rho) / scale**2 * (factors / integer_factors)
+    units = torch.cat([units.flatten(), moment_units])
     return vector.double() * units.to(vector.device)
 
 
@@ -183,15 +187,16 @@ def _scale(length: int) -> float:
     return STEPS - math.sqrt(length) / 2
 
 
-def _integer_triangle(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _integer_triangle(k: int, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
     """The indices of the upper triangle and the integers by which its entries are multiplied."""
-    above = torch.triu_indices(k, k, device=device)
+    above = torch.triu_indices(k, k, device=device).unbind()
     return above, torch.where(above[0] == above[1], 5, 7)
 
 
 def _exact_product(left: Tensor, right: Tensor) -> Tensor:
     """left^T right of integers in float64, in int64."""
     total = torch.zeros(left.shape[1], right.shape[1], dtype=torch.int64, device=left.device)
-    for i in range(0, len(left), _CHUNK):
-        total += (left[i : i + _CHUNK].T @ right[i : i + _CHUNK]).long()
+    chunks = zip(torch.split(left, _CHUNK), torch.split(right, _CHUNK), strict=True)
+    for left_rows, right_rows in chunks:
+        total += (left_rows.T @ right_rows).long()
     return total

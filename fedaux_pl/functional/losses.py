@@ -22,11 +22,10 @@ def nt_xent_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """
     views = F.normalize(torch.cat([first, second]), dim=1)
     similarities = views @ views.T / temperature
-    image = torch.arange(len(first), device=views.device)
-    itself = torch.cat([image, image + len(first)])
-    partner = torch.cat([image + len(first), image])
     columns = torch.arange(len(views), device=views.device)
-    similarities = similarities.masked_fill(itself[:, None] == columns, -torch.inf)
+    is_itself = columns[:, None] == columns
+    similarities = similarities.masked_fill(is_itself, -torch.inf)
+    partner = columns.roll(len(first))
     return F.cross_entropy(similarities, partner)
 
 

@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the others keep their value
+# fractions of the chosen tokens; the others keep their value
+_MASKED = 0.8
+_RANDOM = 0.1
 
 
 class MaskedTokens(NamedTuple):
@@ -18,7 +20,11 @@ class MaskedTokens(NamedTuple):
 
 
 def mask_tokens(
-    ids: Tensor, rate: float, pad_id: int, mask_id: int, vocabulary: int
+    ids: Tensor,
+    rate: float,
+    pad_id: int,
+    mask_id: int,
+    vocabulary: int,
 ) -> MaskedTokens:
     """Choose a fraction of each text's tokens at random and mask most of them.
 
@@ -48,7 +54,7 @@ def mask_tokens(
     targets = ids.gather(1, chosen)
     draw = torch.rand(chosen.shape, device=ids.device)
     random = torch.randint(vocabulary, chosen.shape, device=ids.device, dtype=ids.dtype)
-    inputs = torch.where(draw < _MASKED, torch.full_like(targets, mask_id), random)
-    inputs = torch.where(draw < _MASKED + _RANDOM, inputs, targets)
-    masked_ids = ids.scatter(1, chosen, torch.where(weights, inputs, targets))
+    inputs = random.masked_fill(draw < _MASKED, mask_id)
+    is_changed = weights & (draw < _MASKED + _RANDOM)
+    masked_ids = ids.scatter(1, chosen, torch.where(is_changed, inputs, targets))
     return MaskedTokens(masked_ids, chosen, targets.long(), weights.float())

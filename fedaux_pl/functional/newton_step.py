@@ -42,13 +42,15 @@ def sum_residuals(rows: Tensor, labels: Tensor, classifier: LinearClassifier) ->
 
 
 def residual_factors(
-    rows: Tensor, labels: Tensor, classifier: LinearClassifier
+    rows: Tensor,
+    labels: Tensor,
+    classifier: LinearClassifier,
 ) -> tuple[Tensor, Tensor]:
     """Return clip(e_y - p), shape (n, C), and [row, 1/2], shape (n, k + 1), of each record."""
     residuals = labels.to(rows) - classifier.logits(rows).softmax(dim=1)
     norms = residuals.norm(dim=1, keepdim=True)
-    residuals = residuals * (RESIDUAL_BOUND * (1 - 1e-12) / norms).clamp(max=1.0)
-    return residuals, _extended(rows)
+    scale = RESIDUAL_BOUND * (1 - 1e-12) / norms
+    return residuals * scale.clamp(max=1.0), _extended(rows)
 
 
 def newton_step(
@@ -75,27 +77,32 @@ def newton_step(
         public: Public rows, shape (N, k).
         moments: The estimated mean and covariance of private rows.
     """
-    x = _extended(recolor(public, moments.mean.to(public), moments.covariance.to(public)))
+    rows = recolor(public, moments.mean.to(public), moments.covariance.to(public))
+    x = _extended(rows)
     p = classifier.logits(x[:, :-1]).softmax(dim=1)
     gradient = (gradient - gradient.mean(dim=0)).to(x)  # a shift of all classes has no effect
     classes, length = gradient.shape
-    trace = float(((p - p.square()).sum(dim=1) * x.square().sum(dim=1)).mean())
+    traces = (p - p.square()).sum(dim=1) * x.square().sum(dim=1)
+    trace = float(traces.mean())
     size = float(gradient.square().sum())
     if size == 0 or trace == 0:  # the classifier is exact, or certain of every row
         return classifier
     variance = noise**2 + trace / (records * gradient.numel())
-    omega = max(size - 0.9 * gradient.numel() * variance, 1e-3 * size) / trace
+    signal = max(size - 0.9 * gradient.numel() * variance, 1e-3 * size)
+    omega = signal / trace
     ridge = _RIDGE * trace / (max(classes - 1, 1) * length) + variance / omega
 
     def product(direction: Tensor) -> Tensor:
         """(H + ridge) V for V of shape (C, k + 1), without H."""
         moved = p * (x @ direction.T)
-        return (moved - p * moved.sum(dim=1, keepdim=True)).T @ x / len(x) + ridge * direction
+        centered = moved - p * moved.sum(dim=1, keepdim=True)
+        return centered.T @ x / len(x) + ridge * direction
 
     step = conjugate_gradients(product, gradient, tolerance=0.0, max_iter=1000)
     step = step.to(classifier.weight)
-    weight, bias = step[:, :-1], CONSTANT * step[:, -1]
-    return LinearClassifier(classifier.weight + weight, classifier.bias + bias)
+    weight = classifier.weight + step[:, :-1]
+    bias = classifier.bias + CONSTANT * step[:, -1]
+    return LinearClassifier(weight, bias)
 
 
 def recolor(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
@@ -103,8 +110,9 @@ def recolor(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
 
     They are multiplied by the symmetric A with A C A = T, where C is the covariance of the rows.
     """
-    own = torch.cov(rows.T).view(2 * rows.shape[1:])
-    root, inverse = _power(own, 0.5), _power(own, -0.5)
+    present = torch.cov(rows.T).view(2 * rows.shape[1:])
+    root = _power(present, 0.5)
+    inverse = _power(present, -0.5)
     change = inverse @ _power(root @ covariance @ root, 0.5) @ inverse
     return (rows - rows.mean(dim=0)) @ change + mean
 

@@ -21,7 +21,11 @@ Integers = NDArray[np.int64]
 
 
 def dirichlet_partition(
-    labels: Tensor, num_clients: int, alpha: float, seed: int, max_iter: int = 1000
+    labels: Tensor,
+    num_clients: int,
+    alpha: float,
+    seed: int,
+    max_iter: int = 1000,
 ) -> list[Tensor]:
     """Split samples over clients; alpha controls the heterogeneity.
 
@@ -32,8 +36,8 @@ def dirichlet_partition(
 
     Examples:
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
-        >>> parts = dirichlet_partition(labels, num_clients=2, alpha=0.01, seed=0)
-        >>> [labels[part].tolist() for part in parts]
+        >>> clients = dirichlet_partition(labels, num_clients=2, alpha=0.01, seed=0)
+        >>> [labels[indices].tolist() for indices in clients]
         [[1, 1, 1], [0, 0, 0]]
     """
     is_integer = not labels.is_floating_point() and labels.dtype != torch.bool
@@ -50,31 +54,35 @@ def dirichlet_partition(
     values = labels.cpu().numpy()
     classes, class_sizes = np.unique(values, return_counts=True)
     rng = np.random.default_rng(seed)
-    client_sizes = np.full(num_clients, len(values) // num_clients)
-    client_sizes[rng.permutation(num_clients)[: len(values) % num_clients]] += 1
+    size, rest = divmod(len(values), num_clients)
+    client_sizes = np.full(num_clients, size)
+    client_sizes[rng.permutation(num_clients)[:rest]] += 1
     log_p = _log_dirichlet(rng, alpha, num_clients, len(classes))
     expected = _balance(log_p, client_sizes, class_sizes, max_iter)
     counts = _round(expected, client_sizes, class_sizes)
 
-    parts: list[list[Integers]] = [[] for _ in range(num_clients)]
-    for column, label in enumerate(classes):
+    clients: list[list[Integers]] = [[] for _ in range(num_clients)]
+    for label, class_counts in zip(classes, counts.T, strict=True):
         members = rng.permutation(np.flatnonzero(values == label))
-        for client, part in enumerate(np.split(members, np.cumsum(counts[:, column])[:-1])):
-            parts[client].append(part)
-    return [torch.from_numpy(np.sort(np.concatenate(part))) for part in parts]
+        groups = np.split(members, np.cumsum(class_counts)[:-1])
+        for client, group in zip(clients, groups, strict=True):
+            client.append(group)
+    return [torch.from_numpy(np.sort(np.concatenate(groups))) for groups in clients]
 
 
 def _log_dirichlet(rng: np.random.Generator, alpha: float, n: int, columns: int) -> Floats:
     """Logarithms of draws from the symmetric n-dimensional Dirichlet distribution, (n, columns)."""
     # log Gamma(alpha) is drawn as log Gamma(alpha + 1) + log(U) / alpha, which does not underflow
     uniform = 1 - rng.random((n, columns))
-    log_gamma = np.log(rng.standard_gamma(alpha + 1, (n, columns))) + np.log(uniform) / alpha
+    gamma = rng.standard_gamma(alpha + 1, (n, columns))
+    log_gamma = np.log(gamma) + np.log(uniform) / alpha
     return np.asarray(log_gamma - logsumexp(log_gamma, axis=0, keepdims=True))
 
 
 def _balance(log_p: Floats, rows: Integers, columns: Integers, max_iter: int) -> Floats:
     """Normalize rows and columns in turn towards the given sums (Sinkhorn's iteration)."""
-    log_rows, log_columns = np.log(rows)[:, None], np.log(columns)[None]
+    log_rows = np.log(rows)[:, None]
+    log_columns = np.log(columns)[None]
     for _ in range(max_iter):
         log_p = log_p + log_rows - logsumexp(log_p, axis=1, keepdims=True)
         column_sums = logsumexp(log_p, axis=0, keepdims=True)
@@ -93,10 +101,13 @@ def _round(expected: Floats, rows: Integers, columns: Integers) -> Integers:
     the entries. Only a matrix far from balance needs the second pass, whose order keeps the samples
     in few entries.
     """
-    expected = expected * np.minimum(1, rows / expected.sum(axis=1))[:, None]
-    expected = expected * np.minimum(1, columns / np.maximum(expected.sum(axis=0), 1e-300))[None]
+    row_factors = np.minimum(1, rows / expected.sum(axis=1))
+    expected = expected * row_factors[:, None]
+    column_sums = np.maximum(expected.sum(axis=0), 1e-300)
+    expected = expected * np.minimum(1, columns / column_sums)
     counts = np.floor(expected + 1e-9).astype(np.int64)
-    missing_rows, missing_columns = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
+    missing_rows = rows - counts.sum(axis=1)
+    missing_columns = columns - counts.sum(axis=0)
     for priority, limit in ((expected - counts, 1), (expected, math.inf)):
         for entry in np.argsort(-priority, axis=None, kind="stable"):
             i, j = divmod(int(entry), len(columns))

@@ -49,9 +49,10 @@ def sample_posterior(
     deviation = {}
     for key, mu in mean.items():
         if mu.is_floating_point():
-            squares = [(state[key].detach().to(mu) - mu).square() for state in states]
-            terms = (weight * square for weight, square in zip(normalized, squares, strict=True))
-            deviation[key] = sum(terms, torch.zeros_like(mu)).sqrt()
+            variance = torch.zeros_like(mu)
+            for weight, state in zip(normalized, states, strict=True):
+                variance += weight * (state[key].detach().to(mu) - mu).square()
+            deviation[key] = variance.sqrt()
     # Drawn on the CPU in the order of sorted keys, so that samples do not depend on the device.
     generator = torch.Generator().manual_seed(seed)
     samples = []

@@ -20,7 +20,8 @@ from fedaux_pl.errors import check_setting
 
 Mechanism = Literal["analytic", "classical"]
 
-MIN_EPSILON, MIN_DELTA = 1e-5, 1e-100
+MIN_EPSILON = 1e-5
+MIN_DELTA = 1e-100
 _MARGIN = 1 + 1e-9  # more than the rounding errors of the analytic mechanism
 _LARGEST_MULTIPLIER = 4e6  # beyond it rounding errors of delta exceed the margin for them
 
@@ -55,7 +56,10 @@ def softmax_sensitivity(regularization: float, num_samples: int, tolerance: floa
 
 
 def regression_sensitivity(
-    gradient: float, regularization: float, num_samples: int, tolerance: float
+    gradient: float,
+    regularization: float,
+    num_samples: int,
+    tolerance: float,
 ) -> float:
     """Return 2 G / (lambda N) + 2 tolerance / lambda, if the loss of a record has gradients <= G.
 
@@ -73,7 +77,10 @@ def regression_sensitivity(
 
 
 def gaussian_sigma(
-    epsilon: float, delta: float, sensitivity: float, mechanism: Mechanism = "analytic"
+    epsilon: float,
+    delta: float,
+    sensitivity: float,
+    mechanism: Mechanism = "analytic",
 ) -> float:
     """Find the standard deviation with which Gaussian noise gives (epsilon, delta)-privacy.
 
@@ -104,7 +111,8 @@ def gaussian_sigma(
 
 def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
     """Return log(delta) for the smallest delta that noise of ``multiplier`` x D attains."""
-    near, far = epsilon * multiplier - 0.5 / multiplier, epsilon * multiplier + 0.5 / multiplier
+    near = epsilon * multiplier - 0.5 / multiplier
+    far = epsilon * multiplier + 0.5 / multiplier
     # delta = Phi(-near) - e^epsilon Phi(-far), whose terms are almost equal for large multipliers.
     # Since far^2 - near^2 = 2 epsilon, their quotient is that of erfcx, in which e^epsilon cancels
     # exactly; erfcx overflows far below 0, where the terms differ enough for plain logarithms.
@@ -114,7 +122,9 @@ def gaussian_log_delta(epsilon: float, multiplier: float) -> float:
     else:
         quotient = math.exp(epsilon + float(log_ndtr(-far)) - upper)
     # Far out in the tail delta can round to 0: return a finite logarithm, which brentq needs.
-    return max(upper + math.log1p(-quotient), -1e300) if quotient < 1 else -1e300
+    if quotient < 1:
+        return max(upper + math.log1p(-quotient), -1e300)
+    return -1e300
 
 
 @lru_cache
@@ -122,7 +132,8 @@ def _analytic_multiplier(epsilon: float, delta: float) -> float:
     def excess(log_multiplier: float) -> float:
         return gaussian_log_delta(epsilon, math.exp(log_multiplier)) - math.log(delta)
 
-    low, high = -1.0, 1.0
+    low = -1.0
+    high = 1.0
     while excess(low) <= 0:
         low -= 1
     while excess(high) > 0:
@@ -170,9 +181,11 @@ def clip_rows(features: Tensor, bound: float) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    got, is_float = (features.dtype, tuple(features.shape)), features.is_floating_point()
-    check_setting("features", got, features.ndim == 2 and is_float, "be floats of shape (N, d)")
-    dtype, double = torch.finfo(features.dtype), torch.finfo(torch.float64)
+    got = features.dtype, tuple(features.shape)
+    is_allowed = features.ndim == 2 and features.is_floating_point()
+    check_setting("features", got, is_allowed, "be floats of shape (N, d)")
+    dtype = torch.finfo(features.dtype)
+    double = torch.finfo(torch.float64)
     # the squares of a row of this norm must not underflow: it would look short
     least = max(dtype.tiny / dtype.eps, math.sqrt(double.tiny / double.eps))
     expected = f"be finite and at least {least:.3g} for {dtype.dtype} (rounding lengthens rows)"

@@ -46,5 +46,6 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
     check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
     check_setting("participation", participation, 0 < participation <= 1, "lie in (0, 1]")
     count = max(1, round(participation * num_clients))
-    drawn = np.random.default_rng(seed).choice(num_clients, size=count, replace=False)
-    return sorted(int(client) for client in drawn)
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(num_clients, size=count, replace=False)
+    return sorted(drawn.tolist())

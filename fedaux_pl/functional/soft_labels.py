@@ -30,8 +30,9 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
         >>> soft_labels(logits, scores=torch.tensor([[3.0], [1.0]]))
         tensor([[0.7311, 0.2689]])
     """
+    shape = tuple(logits.shape)
     expected = "have the shape (teachers, samples, classes) with at least one teacher"
-    check_setting("logits", tuple(logits.shape), logits.ndim == 3 and len(logits) > 0, expected)
+    check_setting("logits", shape, len(shape) == 3 and shape[0] > 0, expected)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if scores is None:
         return logits.mean(dim=0).softmax(dim=-1)
@@ -42,7 +43,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
             f"scores must be at least 0 with a positive sum for each sample, but the smallest is "
             f"{float(scores.min())} and the smallest sum {float(total.min())}: add a small xi"
         )
-    return (torch.einsum("kn,knc->nc", scores, logits) / total[:, None]).softmax(dim=-1)
+    mean = torch.einsum("kn,knc->nc", scores, logits) / total[:, None]
+    return mean.softmax(dim=-1)
 
 
 def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> Tensor:
@@ -60,8 +62,9 @@ def standardized_labels(logits: Tensor, reference: Tensor, sharpness: float) -> 
     """
     expected = f"be above 0 and at most {MAX_SHARPNESS:g}"
     check_setting("sharpness", sharpness, 0 < sharpness <= MAX_SHARPNESS, expected)
-    scale = reference.std(dim=0, correction=0)
-    z = (logits - reference.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)
+    std = reference.std(dim=0, correction=0)
+    scale = torch.where(std > 0, std, 1.0)
+    z = (logits - reference.mean(dim=0)) / scale
     return (sharpness * z).softmax(dim=1)
 
 
@@ -118,10 +121,10 @@ def pack_logits(logits: Tensor) -> Tensor:
     wide = logits.detach().float()
     distances = wide.amax(dim=1, keepdim=True) - wide
     scales = _SCALES.to(logits.device)
-    smallest = distances.amax(dim=1) / _LEVELS
+    smallest = distances.amax(dim=1, keepdim=True) / _LEVELS
     codes = torch.searchsorted(scales, smallest).clamp(max=len(scales) - 1)
-    levels = (distances / scales[codes][:, None]).round().clamp(max=_LEVELS)
-    return torch.cat([levels, codes[:, None]], dim=1).to(torch.uint8)
+    levels = (distances / scales[codes]).round().clamp(max=_LEVELS)
+    return torch.cat([levels, codes], dim=1).to(torch.uint8)
 
 
 def unpack_logits(packed: Tensor) -> Tensor:
@@ -129,9 +132,10 @@ def unpack_logits(packed: Tensor) -> Tensor:
 
     They are NaN on the samples that ``spread_packed`` has marked.
     """
-    scales = _SCALES.to(packed.device)[packed[:, -1].long()]
-    marked = packed[:, :-1].amin(dim=1, keepdim=True) == _LEVELS
-    return (-scales[:, None] * packed[:, :-1]).masked_fill(marked, torch.nan)
+    levels = packed[:, :-1]
+    scales = _SCALES.to(packed.device)[packed[:, -1:].long()]
+    is_marked = levels.amin(dim=1, keepdim=True) == _LEVELS
+    return (-scales * levels).masked_fill(is_marked, torch.nan)
 
 
 def spread_packed(packed: Tensor, chosen: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ class AdaptedNetwork(ImageClassifier):
     ) -> None:
         super().__init__(num_classes, feature_dim, **options)
         self.network = network
-        self.name, self._has_features = name, head is not None
+        self.name = name
+        self._has_features = head is not None
         if head is not None:
             self.head = head
             network.head = nn.Identity()  # the entries of the head begin with "head."
@@ -61,7 +62,7 @@ class AdaptedNetwork(ImageClassifier):
     def check_inputs(self, x: Tensor) -> None:
         """Raise an error for images that the network misreads; one of every new size is tried."""
         super().check_inputs(x)
-        height, width = size = tuple(x.shape[2:])
+        size = tuple(x.shape[2:])
         if not len(x) or size in self._readable:
             return
         modes = {module: module.training for module in self.modules()}
@@ -78,7 +79,7 @@ class AdaptedNetwork(ImageClassifier):
                 module.training = mode
         if reason:
             raise ValueError(
-                f"{self.name} cannot read images of {height}x{width} pixels ({reason}); enlarge "
+                f"{self.name} cannot read images of {size[0]}x{size[1]} pixels ({reason}); enlarge "
                 "them with `size` of the data source, or choose a model for small images, such as "
                 "resnet8 or torchvision/resnet18, or correct features(x) of a network of your own."
             )
@@ -91,28 +92,33 @@ def find_class(name: str) -> Callable[..., nn.Module]:
         kind: Any = import_class(name, nn.Module)
     except ImportError as error:
         raise ValueError(f"model {name!r}: {error}.") from error
-    own = inspect.signature(kind).parameters
-    if "num_classes" not in own:
+    parameters = inspect.signature(kind).parameters
+    if "num_classes" not in parameters:
         raise ValueError(
-            f"model {name!r} takes no num_classes, only {', '.join(own) or 'nothing'}; give its "
-            "constructor the number of outputs as num_classes."
+            f"model {name!r} takes no num_classes, only {', '.join(parameters) or 'nothing'}; give "
+            "its constructor the number of outputs as num_classes."
         )
     if issubclass(kind, Classifier):
         return kind  # type: ignore[no-any-return]
 
     def adapt(num_classes: int, **options: Any) -> AdaptedNetwork:
-        passed = {k: v for k, v in options.items() if k in own or k not in _ADDED}
+        passed = {k: v for k, v in options.items() if k in parameters or k not in _ADDED}
         network: Any = kind(num_classes=num_classes, **passed)
         head = getattr(network, "head", None)
         dim: Any = getattr(network, "feature_dim", None) or getattr(head, "in_features", None)
-        parts = {"features": hasattr(network, "features"), "head": head is not None}
-        parts["feature_dim (or a head with in_features)"] = head is None or dim is not None
-        if missing := [part for part, is_there in parts.items() if not is_there]:
+        has = {
+            "features": hasattr(network, "features"),
+            "head": head is not None,
+            "feature_dim (or a head with in_features)": head is None or dim is not None,
+        }
+        missing = [attribute for attribute in has if not has[attribute]]
+        if missing:
             raise ValueError(
                 f"{name} lacks {', '.join(missing)}; a model needs features(x) -> (N, d), a head "
                 "and feature_dim = d (see docs/extending.md)."
             )
-        if (outputs := getattr(head, "out_features", num_classes)) != num_classes:
+        outputs = getattr(head, "out_features", num_classes)
+        if outputs != num_classes:
             raise ValueError(
                 f"the head of {name} has {outputs} outputs, but there are {num_classes} classes; "
                 "use num_classes in its constructor."
@@ -121,9 +127,9 @@ def find_class(name: str) -> Callable[..., nn.Module]:
         return AdaptedNetwork(num_classes, network, int(dim), name=name, head=head, **added)
 
     common = inspect.signature(ImageClassifier).parameters
-    last = [p for p in own.values() if p.kind is p.VAR_KEYWORD]
-    first = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p not in last]
-    first += [common[option] for option in _ADDED if option not in own]
+    last = [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+    first = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters.values() if p not in last]
+    first += [common[option] for option in _ADDED if option not in parameters]
     adapt.__signature__ = inspect.Signature([*first, *last])  # type: ignore[attr-defined]
     return adapt
 
@@ -190,7 +196,8 @@ class LibraryFactory:
             mean: See ``InputNormalization``; by default, as ``std``, that of the weights, if any.
             std: Likewise.
         """
-        size, chosen = _height_and_width(image_size), self._find_weights(weights)
+        size = _height_and_width(image_size)
+        chosen = self._find_weights(weights)
         loads = bool(weights) and pretrained
         if self.library == "timm":
             network, dim = self._create_timm(in_channels, size, loads)
@@ -200,19 +207,27 @@ class LibraryFactory:
         is_resnet = isinstance(network, torchvision.models.ResNet)
         if small_images is None:
             small_images = is_resnet and size is not None and min(size) < _SMALL
-        if small_images and not is_resnet:
-            raise ValueError(
-                f"small_images is for ResNets of torchvision, and {self.full_name} is none; leave "
-                "it out."
-            )
         if small_images:
+            if not is_resnet:
+                raise ValueError(
+                    f"small_images is for ResNets of torchvision, and {self.full_name} is none; "
+                    "leave it out."
+                )
             _shrink_stem(network, keep=loads)
         constants = {} if chosen is None else _constants(chosen, in_channels)
         if hasattr(network, "transform_input"):  # GoogLeNet, Inception: trained in [-1, 1]
             constants = dict.fromkeys(constants, 0.5)
-        constants |= {k: v for k, v in (("mean", mean), ("std", std)) if v is not None}
+        if mean is not None:
+            constants["mean"] = mean
+        if std is not None:
+            constants["std"] = std
         return AdaptedNetwork(
-            num_classes, network, dim, name=self.full_name, in_channels=in_channels, **constants
+            num_classes,
+            network,
+            dim,
+            name=self.full_name,
+            in_channels=in_channels,
+            **constants,
         )
 
     @property
@@ -222,8 +237,12 @@ class LibraryFactory:
 
     def check_options(self, **options: Any) -> None:
         """Raise an error for wrong options, without building or loading anything."""
-        for name in ("small_images", "pretrained", *["weights"] * (self.library == "timm")):
-            if not isinstance(value := options.get(name), bool | None):
+        switches = ["small_images", "pretrained"]
+        if self.library == "timm":
+            switches.append("weights")
+        for name in switches:
+            value = options.get(name)
+            if not isinstance(value, bool | None):
                 raise TypeError(f"{name}={value!r} is a {type(value).__name__}; pass true or false")
         InputNormalization(options.get("in_channels", 3), options.get("mean"), options.get("std"))
         _height_and_width(options.get("image_size"))
@@ -236,15 +255,20 @@ class LibraryFactory:
         if name is None:
             return None
         known: Any = torchvision.models.get_model_weights(self.name).__members__
-        if str(name).upper() not in known:
+        member = str(name).upper()
+        if member not in known:
             raise ValueError(
                 f"{self.full_name} has no weights {name!r}{did_you_mean(str(name), known)}; pass "
                 f"one of {', '.join(known)}, or leave it out for random weights."
             )
-        return known[str(name).upper()]
+        return known[member]
 
     def _create_torchvision(
-        self, num_classes: int, in_channels: int, size: _Size, weights: Any
+        self,
+        num_classes: int,
+        in_channels: int,
+        size: _Size,
+        weights: Any,
     ) -> tuple[nn.Module, int]:
         """Return the network without its head, and the number of features."""
         options: dict[str, Any] = {"weights": weights, "progress": False}
@@ -298,7 +322,8 @@ def _shrink_stem(network: Any, *, keep: bool) -> None:
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     if keep:
         new.weight.data.copy_(old.weight[:, :, 2:5, 2:5])  # the center of a 7x7 filter
-    network.conv1, network.maxpool = new, nn.Identity()
+    network.conv1 = new
+    network.maxpool = nn.Identity()
 
 
 def _timm() -> Any:
@@ -333,22 +358,22 @@ def _replace_channels(network: nn.Module, in_channels: int, *, keep_response: bo
         return
     shape: dict[str, Any] = {k: getattr(old, k) for k in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(in_channels, old.out_channels, **shape, bias=old.bias is not None)
-    with torch.no_grad():
-        scale = old.in_channels / in_channels if keep_response else 1.0
-        new.weight.copy_(scale * old.weight[:, torch.arange(in_channels) % old.in_channels])
-        if old.bias is not None and new.bias is not None:
-            new.bias.copy_(old.bias)
+    scale = old.in_channels / in_channels if keep_response else 1.0
+    channels = torch.arange(in_channels) % old.in_channels
+    new.weight.data.copy_(scale * old.weight[:, channels])
+    new.bias = old.bias
     network.set_submodule(name, new)
 
 
 def _take_head(network: nn.Module, name: str) -> nn.Linear:
     """Replace the last layer of a network, which must be linear, by the identity; return it."""
-    layers = [(n, m) for n, m in network.named_modules() if any(True for _ in m.parameters(False))]
-    where, last = layers[-1]
+    *_, (parameter, _) = network.named_parameters()
+    path = parameter.rpartition(".")[0]
+    last = network.get_submodule(path)
     if not isinstance(last, nn.Linear):
         raise ValueError(
             f"{name} has no linear head: its last layer is {type(last).__name__}; choose a model "
             "that ends with nn.Linear, such as torchvision/resnet18."
         )
-    network.set_submodule(where, nn.Identity())
+    network.set_submodule(path, nn.Identity())
     return last

@@ -86,7 +86,8 @@ class Encoder(Classifier):
         self._takes_4d_mask = settings.model_type in TAKES_4D_MASK
         embeddings = getattr(self.encoder, "embeddings", None)
         self._has_token_types = self._takes_4d_mask and hasattr(embeddings, "token_type_embeddings")
-        self._source, self._mask_id = source, mask_id
+        self._source = source
+        self._mask_id = mask_id
         if length is not None:
             self._check_length(length)
 
@@ -108,14 +109,19 @@ class Encoder(Classifier):
         if pooling not in get_args(Pooling):
             raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
         for name, minimum in (("length", 1), ("pad_id", 0), ("mask_id", 0)):
-            if (value := others.get(name)) is not None:
+            value = others.get(name)
+            if value is not None:
                 check_int(name, value, minimum)
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that create this encoder elsewhere, without its source."""
-        config = config_values(self.encoder.config)
-        options = {"config": config, "pooling": self.pooling, "pad_id": self.pad_id}
-        return {"name": "encoder", "options": {**options, "pretrained": False}}
+        options = {
+            "config": config_values(self.encoder.config),
+            "pooling": self.pooling,
+            "pad_id": self.pad_id,
+            "pretrained": False,
+        }
+        return {"name": "encoder", "options": options}
 
     @property
     def mask_id(self) -> int | None:
@@ -138,7 +144,7 @@ class Encoder(Classifier):
                 f"{tuple(x.shape)} of {x.dtype}; choose a data source for text."
             )
         self._check_length(x.shape[1])
-        low, high = (int(value) for value in torch.aminmax(x))
+        low, high = map(int, torch.aminmax(x))
         if low < 0 or high >= self.vocabulary:
             raise ValueError(
                 f"token ids must lie in 0 ... {self.vocabulary - 1}, the encoder's vocabulary, but "
@@ -208,11 +214,11 @@ class Encoder(Classifier):
         lengths, order = self.lengths(x).clamp(min=1).sort(stable=True)
         known = lengths.cpu().numpy()  # synchronizes once for all parts
         max_tokens = TOKENS_PER_PASS.get(x.device.type, TOKENS_PER_PASS["cpu"])
-        parts = [
-            self._encode(x[order[start:stop], : int(known[stop - 1])])
-            for start, stop in _split_by_tokens(known, max_tokens)
-        ]
-        return torch.cat(parts)[order.argsort()]
+        encoded = []
+        for start, stop in _split_by_tokens(known, max_tokens):
+            longest = int(known[stop - 1])
+            encoded.append(self._encode(x[order[start:stop], :longest]))
+        return torch.cat(encoded)[order.argsort()]
 
     def _encode(self, ids: Tensor) -> Tensor:
         return self.pool(self.states(ids), ids)
@@ -290,7 +296,9 @@ def _count_positions(encoder: nn.Module, config: Any) -> int:
 
 
 def find_config(
-    source: str | Path | None, values: Mapping[str, Any], model_type: str | None
+    source: str | Path | None,
+    values: Mapping[str, Any],
+    model_type: str | None,
 ) -> Any:
     """Read the configuration of an encoder, or make it from its values if there is no source.
 
@@ -334,24 +342,25 @@ def config_values(config: Any) -> dict[str, Any]:
 
 def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
     """Load an encoder in float32, without its pooling layer; random weights if source is None."""
-    from transformers import AutoModel
-    from transformers.utils import logging as library
+    import transformers
 
-    auto: Any = AutoModel  # only partly typed
-    logging: Any = library
+    library: Any = transformers  # only partly typed
     if source is None:
-        model: nn.Module = auto.from_config(config, dtype=torch.float32)
+        model: nn.Module = library.AutoModel.from_config(config, dtype=torch.float32)
     else:
         # without the progress bar and the report of missing and unexpected weights: these are only
         # the pooling layer and the heads, which are not used here
-        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging = library.utils.logging
+        verbosity = logging.get_verbosity()
+        shows_bars = logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
-            model = _load(auto.from_pretrained, source, config=config, dtype=torch.float32)
+            load = library.AutoModel.from_pretrained
+            model = _load(load, source, config=config, dtype=torch.float32)
         finally:
             logging.set_verbosity(verbosity)
-            if bars:
+            if shows_bars:
                 logging.enable_progress_bar()
     if getattr(model, "pooler", None) is not None:
         # features do not use it: it would be averaged over clients but never trained

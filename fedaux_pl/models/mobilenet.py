@@ -5,13 +5,16 @@ CVPR 2018. For images of about 32x32 pixels, the stem and the second stage have 
 three of the five layers with stride 2 remain.
 """
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
-from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.image_classifier import (
+    DEFAULT_MEAN,
+    DEFAULT_STD,
+    Constants,
+    FeatureClassifier,
+)
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -53,8 +56,8 @@ class MobileNetV2(FeatureClassifier):
         in_channels: int = 3,
         width: float = 0.5,
         norm: Norm = "batch",
-        mean: float | Sequence[float] = DEFAULT_MEAN,
-        std: float | Sequence[float] = DEFAULT_STD,
+        mean: Constants = DEFAULT_MEAN,
+        std: Constants = DEFAULT_STD,
     ) -> None:
         feature_dim = scale_channels(_LAST_CHANNELS, width)
         norm_layer = norm_factory(norm)

@@ -74,10 +74,11 @@ def check_model(name: str, **options: Any) -> None:
     which gets all its options.
     """
     factory = _find(name, options)
-    if check := getattr(factory, "check_options", None):
-        check(**complete_options(name, **options))
-    else:
+    check = getattr(factory, "check_options", None)
+    if check is None:
         factory(num_classes=2, **options)
+    else:
+        check(**complete_options(name, **options))
 
 
 def check_imported(names: Iterable[str], source: str = "the checkpoint") -> None:
@@ -97,7 +98,12 @@ def module_of(name: str) -> str:
 
 
 def create_for(
-    input_shape: Sequence[int], name: str, num_classes: int, *, pretrained: bool, **options: Any
+    input_shape: Sequence[int],
+    name: str,
+    num_classes: int,
+    *,
+    pretrained: bool,
+    **options: Any,
 ) -> Classifier:
     """Create a model for samples of shape (C, H, W), images, or (L,), token ids.
 
@@ -111,15 +117,17 @@ def create_for(
         1
     """
     parameters = inspect.signature(_find(name, options)).parameters
-    own, other = ("length", "in_channels") if len(input_shape) == 1 else ("in_channels", "length")
-    if other in parameters and own not in parameters:
+    is_text = len(input_shape) == 1
+    needed = "length" if is_text else "in_channels"
+    other = "in_channels" if is_text else "length"
+    if other in parameters and needed not in parameters:
         kinds = {"length": "token ids of shape (L,)", "in_channels": "images of shape (C, H, W)"}
         raise ValueError(
             f"model {name!r} takes {kinds[other]}, but the samples have shape "
-            f"{tuple(input_shape)}; choose a model for {kinds[own]}, or other data."
+            f"{tuple(input_shape)}; choose a model for {kinds[needed]}, or other data."
         )
-    defaults: dict[str, Any] = {own: input_shape[0], "pretrained": pretrained}
-    if own == "in_channels":
+    defaults: dict[str, Any] = {needed: input_shape[0], "pretrained": pretrained}
+    if not is_text:
         defaults["image_size"] = tuple(input_shape[1:])
     known = {key: value for key, value in defaults.items() if key in parameters}
     return create_model(name, num_classes, **(known | options))
@@ -137,10 +145,10 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
         {'width': 0.5, 'groups': 3}
     """
     shared = {key: value for key, value in options.items() if key not in names}
-    own = options.get(name, {})
-    if not isinstance(own, Mapping):
-        raise TypeError(f"the options of model {name!r} must be a mapping, but are {own!r}.")
-    return {**shared, **own}
+    special = options.get(name, {})
+    if not isinstance(special, Mapping):
+        raise TypeError(f"the options of model {name!r} must be a mapping, but are {special!r}.")
+    return {**shared, **special}
 
 
 def complete_options(name: str, **options: Any) -> dict[str, Any]:
@@ -170,7 +178,8 @@ def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     allowed = [parameter for parameter in parameters if parameter != "num_classes"]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = {"num_classes"} if takes_any else options.keys() - set(allowed)
-    if wrong := sorted(unknown & options.keys()):
+    wrong = sorted(unknown & options.keys())
+    if wrong:
         got = ", ".join(f"{option}={options[option]!r}" for option in wrong)
         raise TypeError(
             f"model {name!r} has no option {got}{did_you_mean(wrong[0], allowed)}; remove it or "

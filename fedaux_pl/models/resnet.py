@@ -4,12 +4,17 @@ He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 201
 32x32 images, the stem is a 3x3 convolution with stride 1 and there is no max-pooling.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.image_classifier import (
+    DEFAULT_MEAN,
+    DEFAULT_STD,
+    Constants,
+    FeatureClassifier,
+)
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -39,8 +44,8 @@ class ResNet8(FeatureClassifier):
         in_channels: int = 3,
         width: float = 1.0,
         norm: Norm = "batch",
-        mean: float | Sequence[float] = DEFAULT_MEAN,
-        std: float | Sequence[float] = DEFAULT_STD,
+        mean: Constants = DEFAULT_MEAN,
+        std: Constants = DEFAULT_STD,
     ) -> None:
         channels = [scale_channels(c, width) for c in (64, 128, 256, 512)]
         norm_layer = norm_factory(norm)

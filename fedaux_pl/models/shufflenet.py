@@ -5,13 +5,18 @@ Mobile Devices", CVPR 2018. For images of about 32x32 pixels, the stem has strid
 max-pooling, so that three of the five layers with stride 2 remain.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.models.image_classifier import DEFAULT_MEAN, DEFAULT_STD, FeatureClassifier
+from fedaux_pl.models.image_classifier import (
+    DEFAULT_MEAN,
+    DEFAULT_STD,
+    Constants,
+    FeatureClassifier,
+)
 from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
 from fedaux_pl.models.registry import register
 
@@ -94,8 +99,8 @@ class ShuffleNet(FeatureClassifier):
         width: float = 1.0,
         groups: int = 2,
         norm: Norm = "batch",
-        mean: float | Sequence[float] = DEFAULT_MEAN,
-        std: float | Sequence[float] = DEFAULT_STD,
+        mean: Constants = DEFAULT_MEAN,
+        std: Constants = DEFAULT_STD,
     ) -> None:
         if groups not in _FIRST_STAGE_CHANNELS:
             allowed = ", ".join(map(str, _FIRST_STAGE_CHANNELS))

@@ -1,8 +1,6 @@
 """The fused pass of BERT, in Triton's interpreter."""
 
 import copy
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +26,7 @@ from tests.accelerate.bert_reference import (
     seeds,
     small_tiles,  # noqa: F401
 )
+from tests.accelerate.convolution_helpers import record_streams
 from tests.texts import CONFIG, ids
 
 pytestmark = pytest.mark.usefixtures("small_tiles", "fused_on_the_cpu")
@@ -182,21 +181,7 @@ def test_gradients_of_two_uses_and_a_penalty_add_up():
 
 def test_weight_gradients_on_a_side_stream(monkeypatch):
     """It waits before each product, its inputs are held, and join waits for it."""
-    events = []
-
-    class Stream(SimpleNamespace):
-        def wait_stream(self, other):
-            events.append(f"{self.name} waits for {other.name}")
-
-    @contextmanager
-    def entered(stream):
-        events.append(f"on {stream.name}")
-        yield
-        events.append(f"off {stream.name}")
-
-    main, second = Stream(name="main"), Stream(name="side")
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
-    monkeypatch.setattr(torch.cuda, "stream", entered)
+    second, events = record_streams(monkeypatch)
     model = speed_up(perturbed(ONE_LAYER).eval())
     x = ids(5, 3, width=5)
     _, expected = step(model, x)

@@ -1,6 +1,6 @@
 """Helpers of the checks of convolution kernels; importing them defines no kernel."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import SimpleNamespace
 
@@ -82,6 +82,29 @@ def create_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     return SimpleNamespace(wait_stream=lambda other: None)
+
+
+class Stream(SimpleNamespace):
+    """A stream that records what it waits for."""
+
+    def wait_stream(self, other):
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+def record_streams(monkeypatch):
+    """A side stream, and the events of it and of the main stream."""
+    events = []
+    main = Stream(name="main", events=events)
+
+    @contextmanager
+    def entered(stream):
+        events.append(f"on {stream.name}")
+        yield
+        events.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    return Stream(name="side", events=events), events
 
 
 def activate(z, activation):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
@@ -81,7 +82,7 @@ def test_other_layouts(stride):
     # the gradient of a mean over the maps has strides of 0
     (found,) = torch.autograd.grad(convolve_depthwise(conv, x).mean((2, 3)).square().sum(), x)
     (expected,) = torch.autograd.grad(convolve_plainly(conv, x).mean((2, 3)).square().sum(), x)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -96,10 +97,10 @@ def test_padding_is_zero(stride):
     expected.sum().backward()
     with torch.no_grad():
         evaluated = depthwise_norm_act_eval(conv, norm, x, LINEAR)
-        torch.testing.assert_close(evaluated[:, :10], norm(expected), rtol=1e-5, atol=1e-5)
+        assert_close(evaluated[:, :10], norm(expected), rtol=1e-5, atol=1e-5)
     assert not any(padded[:, 10:].any() for padded in (y, x.grad, evaluated))
-    torch.testing.assert_close(y[:, :10], expected)
-    torch.testing.assert_close(found, conv.weight.grad)
+    assert_close(y[:, :10], expected)
+    assert_close(found, conv.weight.grad)
 
 
 @pytest.mark.parametrize("size", [(4, 4), (5, 3)])
@@ -107,11 +108,11 @@ def test_average_pool(size):
     x = torch.randn(2, 6, *size).contiguous(memory_format=torch.channels_last).requires_grad_()
     y = x.detach().clone().requires_grad_()
     found, expected = average_pool(x), F.avg_pool2d(y, 3, stride=2, padding=1)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     gradient = torch.randn_like(expected)
     found.backward(gradient)
     expected.backward(gradient)
-    torch.testing.assert_close(x.grad, y.grad)
+    assert_close(x.grad, y.grad)
 
 
 def test_without_the_gradient_of_the_input():
@@ -119,7 +120,7 @@ def test_without_the_gradient_of_the_input():
     convolve_depthwise(conv, x).sum().backward()
     found, conv.weight.grad = conv.weight.grad, None
     convolve_plainly(conv, x).sum().backward()
-    torch.testing.assert_close(found, conv.weight.grad)
+    assert_close(found, conv.weight.grad)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_layers_take_the_kernels(monkeypatch):
                 )
                 expected = (expected + (0 if added is None else residual)).clamp(0, 6)
                 tolerance = 1e-4 if dtype == torch.float32 else 0.1
-                torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance)
+                assert_close(out.float(), expected, rtol=tolerance, atol=tolerance)
 
 
 DEPTHWISE = {"out_channels": 8, "kernel_size": 3, "padding": 1, "groups": 8, "bias": False}

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
@@ -131,8 +132,8 @@ def test_products_and_their_moments(pixels, in_channels, channels, offset):
     means = torch.stack([part.mean(0) for part in parts])
     squares = torch.stack([(part - part.mean(0)).square().sum(0) for part in parts])
     assert moments.partials.shape == (2, *means.shape)
-    torch.testing.assert_close(moments.partials[0].double(), means, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(moments.partials[1].double(), squares, rtol=1e-3, atol=1e-5)
+    assert_close(moments.partials[0].double(), means, rtol=1e-6, atol=1e-6)
+    assert_close(moments.partials[1].double(), squares, rtol=1e-3, atol=1e-5)
 
 
 def test_other_products_compute_moments_as_before():
@@ -217,9 +218,9 @@ def test_padding_of_a_matrix_product_is_zero(groups, shuffled_groups):
     assert not y[:, 18:].any()
     assert not x.grad[:, 12:].any()
     expected = channel_shuffle(conv(x[:, :12]), shuffled_groups)
-    torch.testing.assert_close(y[:, :18], expected, rtol=1e-4, atol=1e-5)
+    assert_close(y[:, :18], expected, rtol=1e-4, atol=1e-5)
     expected.square().sum().backward()
-    torch.testing.assert_close(found, conv.weight.grad, rtol=1e-4, atol=1e-4)
+    assert_close(found, conv.weight.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_matrices_of_many_layers_are_those_of_single_ones(monkeypatch):

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
@@ -39,7 +40,7 @@ def test_other_weights_and_inputs_in_the_same_memory():
         state = model.state_dict()
         predictions.append((predictor.predict(state, x), predict_logits(model, x)))
     for found, expected in predictions:  # at the end: later ones do not overwrite earlier ones
-        torch.testing.assert_close(found, expected)
+        assert_close(found, expected)
         assert not found.requires_grad
     # passes of 8, 8, 7, 7 and 7 images: the first of each size is not captured
     assert (len(recorder.captured), recorder.replayed) == (2, 3)
@@ -65,7 +66,7 @@ def test_some_inputs_are_predicted_in_batches_of_all(count):
     expected = predictor.predict(model.state_dict(), x)  # 3 batches of 7
     rows = torch.randperm(20, generator=torch.Generator().manual_seed(count))[:count]
     found = predictor.predict(model.state_dict(), x, rows)
-    torch.testing.assert_close(found, expected[rows])
+    assert_close(found, expected[rows])
     assert len(recorder.captured) == 1
 
 
@@ -95,7 +96,7 @@ def test_a_federation_with_captured_predictions_is_one_without(tmp_path, monkeyp
     federation, recorder = fit_captured(tmp_path, monkeypatch)
     assert recorder.replayed > len(recorder.captured) > 0
     for key, value in plain.students.state_dict().items():
-        torch.testing.assert_close(federation.students.state_dict()[key], value)
+        assert_close(federation.students.state_dict()[key], value)
     assert [r["averaged_accuracy/resnet8"] for r in federation.history] == [
         r["averaged_accuracy/resnet8"] for r in plain.history
     ]
@@ -126,7 +127,7 @@ def test_captured_on_a_gpu(precision):
             found = [predictor.predict(model.state_dict(), x) for model in models]
         expected = [predict_logits(model, x, batch_size=8) for model in models]
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-2 if precision else 1e-4, rtol=1e-2)
+        assert_close(one, other, atol=1e-2 if precision else 1e-4, rtol=1e-2)
     assert not torch.allclose(found[0], found[1])
 
 

@@ -46,17 +46,6 @@ def test_cpu_results_are_those_of_the_modules_bit_for_bit(norm, train, layer, wi
         assert torch.equal(own.state_dict()[key], value)
 
 
-@pytest.mark.parametrize("channels", [3, 8])
-def test_padded_channels_change_nothing(channels):
-    x = torch.randn(2, channels, 5, 5)
-    weight = torch.randn(4, channels, 3, 3)
-    padded = pad_channels(x)
-    assert padded.shape[1] % 8 == 0
-    assert torch.equal(padded[:, :channels], x)
-    wide = F.pad(weight, (0, 0, 0, 0, 0, -channels % 8))
-    torch.testing.assert_close(F.conv2d(padded, wide), F.conv2d(x, weight))
-
-
 def test_existing_padding_is_used():
     wide = torch.zeros(4, 6, 5, 8).permute(0, 3, 1, 2)
     narrow = wide[:, :3]

@@ -17,7 +17,6 @@ from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.lazy_inputs import read_later
 from fedaux_pl.engine import Job
 from fedaux_pl.modules import ClientModule, OptimizerSettings
@@ -175,51 +174,6 @@ def test_each_replica_has_its_own_learning_rates_and_clipped_gradients():
     unclipped = OptimizerSettings("sgd", lr=0.125)
     free = within(lambda runner: runner.run_all(client(optimizer=unclipped), jobs()))
     assert not torch.equal(free[0].state["hidden.weight"], plain[0].state["hidden.weight"])
-
-
-class Images(nn.Module):
-    """A network of small images, whose augmentation is a part of the batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.network = Net()
-        self.head, self.feature_dim = self.network.head, 12
-
-    def features(self, x):
-        return self.network.features(x.float().flatten(1))
-
-    def forward(self, x):
-        return self.head(self.features(x))
-
-
-@pytest.mark.parametrize("option", ["crop_flip", "randaugment"])
-def test_augmented_batches_of_replicas(option):
-    """The same images as in plain training: by given numbers, or computed before each step."""
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randint(256, (90, 1, 2, 4), generator=generator, dtype=torch.uint8)
-    y = torch.randint(3, (90,), generator=generator)
-    augmentation = Augmentation.create(option)
-
-    def rounds(runner):
-        torch.manual_seed(0)
-        module = ClientModule(Images(), 3)
-        start, results = module.copy_model_state(), []
-        for seed in (0, 1):
-            made = [
-                Job(
-                    TensorBatches(
-                        x, y, batch_size=16, shuffle=True, seed=10 * seed + n, smallest=2,
-                        subset=torch.arange(size), augmentation=augmentation,
-                    ), 2, seed, start,
-                )
-                for n, size in enumerate((50, 37, 90))
-            ]  # fmt: skip
-            results += runner.run_all(module, made)
-        return results
-
-    recorder = FakeRecorder(2)
-    assert_same_results(*both(rounds, recorder))
-    assert recorder.replayed > 0
 
 
 class NetWithDropout(Net):

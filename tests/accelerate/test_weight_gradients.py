@@ -1,6 +1,6 @@
 """Weight gradients on a side stream: the same gradients, and which stream waits for which."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,31 +14,13 @@ from fedaux_pl.accelerate.convolution.weight_gradients import (
     side_stream_for,
     weight_gradients_on,
 )
+from tests.accelerate.convolution_helpers import record_streams
 from tests.accelerate.pairwise import pairwise
-
-
-class Stream:
-    def __init__(self, name, events):
-        self.name, self.events = name, events
-
-    def wait_stream(self, other):
-        self.events.append(f"{self.name} waits for {other.name}")
 
 
 @pytest.fixture
 def streams(monkeypatch):
-    """A side stream, and the events that it and the main stream record."""
-    events = []
-    main, side = Stream("main", events), Stream("side", events)
-
-    @contextmanager
-    def entered(stream):
-        events.append(f"on {stream.name}")
-        yield
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
-    monkeypatch.setattr(torch.cuda, "stream", entered)
-    return side, events
+    return record_streams(monkeypatch)
 
 
 def conv_layer(in_channels=16, layout=torch.channels_last, **options):
@@ -101,13 +83,13 @@ def test_streams_wait_for_each_other(streams):
         join_weight_gradients()
         assert events == []  # a capture must not wait for a stream without work
         y.sum().backward()
-        assert events == ["side waits for main", "on side"]
+        assert events == ["side waits for main", "on side", "off side"]
         assert conv.weight.grad is None
         join_weight_gradients()
-        assert events[2:] == ["main waits for side"]
+        assert events[3:] == ["main waits for side"]
         assert conv.weight.grad is not None
         join_weight_gradients()
-        assert len(events) == 3
+        assert len(events) == 4
 
 
 def test_other_contributions_are_added_after_the_wait(streams):

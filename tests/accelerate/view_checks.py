@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any kernel is defined
 
@@ -20,7 +21,7 @@ def assert_same(images, parameters, tolerance=1e-5):
     found = views_in_one_kernel(images, parameters)
     assert found.dtype == torch.float32
     assert found.is_contiguous()
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    assert_close(found, expected, rtol=0, atol=tolerance)
     return found
 
 
@@ -53,8 +54,8 @@ def test_neutral_parameters_change_nothing():
     images = random_images((3, 9, 12), count=8)
     flipped = neutral(8, 9, 12)._replace(flip=torch.arange(8) % 2 == 0)
     found = assert_same(images, flipped)
-    torch.testing.assert_close(found[::2], images[::2].flip(3), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found[1::2], images[1::2], rtol=0, atol=1e-6)
+    assert_close(found[::2], images[::2].flip(3), rtol=0, atol=1e-6)
+    assert_close(found[1::2], images[1::2], rtol=0, atol=1e-6)
 
 
 def test_pixels_outside_the_box_do_not_show():
@@ -64,7 +65,7 @@ def test_pixels_outside_the_box_do_not_show():
         image[0, top : top + rows, left : left + columns] = 0.25
     drawn = neutral(len(boxes), 8, 8)._replace(boxes=Boxes(*boxes.T.contiguous()))
     found = views_in_one_kernel(images, drawn)
-    torch.testing.assert_close(found, torch.full_like(found, 0.25), rtol=0, atol=1e-6)
+    assert_close(found, torch.full_like(found, 0.25), rtol=0, atol=1e-6)
 
 
 def test_boxes_beyond_the_image_read_nothing_outside():
@@ -127,7 +128,7 @@ def test_the_kernel_is_used_where_it_can_run(monkeypatch):
     monkeypatch.setattr(eligibility, "has_kernels", lambda device: True)
     found = views(images, generator(), of_each=2)
     assert taken == [16]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert_close(found, expected, rtol=0, atol=1e-5)
     # the kernel has no gradient, and no program for an empty batch
     views(images.clone().requires_grad_(), generator()).sum().backward()
     assert views(images[:0], generator()).shape == (0, 3, 8, 8)

@@ -17,35 +17,20 @@ def network(seed):
 
 def test_average_is_the_weighted_mean_of_parameters_and_running_statistics():
     states = [network(seed).state_dict() for seed in range(3)]
-    average = average_states(states, [10, 30, 60])
+    average = average_states(states, torch.tensor([10, 20, 70]))
     for key in states[0]:
-        expected = sum(w * s[key].double() for w, s in zip([0.1, 0.3, 0.6], states, strict=True))
+        expected = sum(w * s[key].double() for w, s in zip([0.1, 0.2, 0.7], states, strict=True))
         if key.endswith("num_batches_tracked"):
-            continue
+            expected = expected.round()  # 2.6 batches
         assert average[key].dtype == states[0][key].dtype
         torch.testing.assert_close(average[key].double(), expected, rtol=1e-6, atol=1e-7)
     assert not torch.equal(average["1.running_var"], states[0]["1.running_var"])
-
-
-def test_counters_stay_integers_and_are_rounded():
-    # 1, 2 and 3 batches with weights 1, 1 and 2: 9/4 rounds to 2.
-    states = [network(seed).state_dict() for seed in range(3)]
-    counter = average_states(states, torch.tensor([1, 1, 2]))["1.num_batches_tracked"]
-    assert counter.dtype == torch.int64
-    assert counter.item() == 2
 
 
 def test_large_counters_are_exact():
     big = 2**40 + 1
     states = [{"n": torch.tensor(big)}, {"n": torch.tensor(big)}]
     assert average_states(states, [1, 3])["n"].item() == big
-
-
-def test_the_average_loads_into_the_model_and_one_model_is_its_own_average():
-    net = network(1)
-    average = average_states([net.state_dict()], [7])
-    network(2).load_state_dict(average)
-    assert all(torch.equal(average[key], value) for key, value in net.state_dict().items())
 
 
 def test_half_precision_is_accumulated_in_float32():

@@ -177,7 +177,7 @@ def test_the_noise_of_a_sum_has_the_budget_that_was_asked_for(honest):
 
 
 def test_the_least_noise_hides_that_it_is_discrete():
-    """eta at sigma_own = 4, for 10^9 coordinates and 10^6 clients."""
+    """eta at sigma = 4, for 10^9 coordinates and 10^6 clients."""
     clients = 10**6
     eta = clients * 2 * discreteness(8) + discreteness(9) + discreteness(16)
     assert 0 < 1e9 * eta < 1e-40

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.testing import assert_close
 
 from fedaux_pl.functional import (
     class_priors,
@@ -77,14 +78,14 @@ def test_without_noise_it_is_fishers_discriminant():
     fisher = LinearDiscriminantAnalysis(solver="lsqr").fit(rows.numpy(), labels.numpy())
     expected = torch.from_numpy(fisher.predict_log_proba(rows.numpy()))
     logits = found.classifier.logits(rows).log_softmax(dim=1)
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_close(logits, expected, rtol=1e-5, atol=1e-5)
     offsets = means - rows.mean(dim=0)
     within = torch.cov(rows.T, correction=0) - (offsets.T * priors) @ offsets
     weight = torch.linalg.solve(within, offsets.T).T
-    torch.testing.assert_close(found.classifier.weight, weight, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.mean, rows.mean(dim=0))
+    assert_close(found.classifier.weight, weight, rtol=1e-5, atol=1e-5)
+    assert_close(found.mean, rows.mean(dim=0))
     total = torch.cov(rows.T, correction=0)
-    torch.testing.assert_close(found.covariance, total, rtol=1e-5, atol=1e-7)
+    assert_close(found.covariance, total, rtol=1e-5, atol=1e-7)
 
 
 def naive_means(offsets, variances, d):
@@ -225,7 +226,7 @@ def test_rows_that_are_all_alike_leave_the_priors(sigma):
         assert found.covariance.isfinite().all()
         assert p.isfinite().all()
         if sigma < 2:
-            torch.testing.assert_close(p[0], torch.full((C,), 1 / C).double(), rtol=0.2, atol=0.0)
+            assert_close(p[0], torch.full((C,), 1 / C).double(), rtol=0.2, atol=0.0)
 
 
 def test_rows_of_one_entry():
@@ -234,7 +235,7 @@ def test_rows_of_one_entry():
     moment = rows.T @ rows / 4
     found = linear_discriminant(means, 0 * half, half, moment, 0.0, torch.cov(rows.T))
     expected = means / 0.04  # the variance within classes
-    torch.testing.assert_close(found.classifier.weight, expected, rtol=1e-5, atol=0.0)
+    assert_close(found.classifier.weight, expected, rtol=1e-5, atol=0.0)
     assert torch.equal(probabilities(found, rows).argmax(dim=1), labels)
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch.testing import assert_close
 
 from fedaux_pl.functional import fit_linear_head, fit_scoring_head, fit_softmax_head, head_fits
 from fedaux_pl.functional.head_fits import _ScoringObjective, _SoftmaxObjective
@@ -65,24 +66,12 @@ def test_both_solvers_and_scikit_learn_agree(newton, regularization):
         assert (fitted - sklearn_fit(data, negatives, regularization)).norm() <= 1e-6
 
 
-def test_it_minimizes_the_equation_of_the_paper():
-    positives, negatives = rows(20, 4, 0.4, seed=1), rows(30, 4, 0.0, seed=2)
-    weight, _ = fit_scoring_head(positives, negatives, 0.05)
-    best = objective(weight, positives, negatives, 0.05)
-    own = _ScoringObjective(positives[None], negatives, torch.tensor(50.0), 0.05)
-    assert own.value(weight[None]) == pytest.approx(best)
-    generator = torch.Generator().manual_seed(0)
-    for size in (1e-4, 1e-2, 1.0):
-        for _ in range(20):
-            step = torch.randn(4, generator=generator, dtype=torch.float64)
-            other = weight + size * step / step.norm()
-            # strong convexity: J(w + s) >= J(w) + lambda/2 |s|^2
-            assert objective(other, positives, negatives, 0.05) >= best + 0.05 / 2 * size**2 - 1e-12
-
-
-def test_the_gradient_norm_is_that_of_the_paper():
+def test_the_objective_and_its_gradient_are_those_of_the_paper():
     positives, negatives = rows(20, 4, 0.4, seed=1), rows(30, 4, 0.0, seed=2)
     weight, norm = fit_scoring_head(positives, negatives, 0.05, max_iter=1, tolerance=1e-30)
+    ours = _ScoringObjective(positives[None], negatives, torch.tensor(50.0), 0.05)
+    expected = objective(weight, positives, negatives, 0.05)
+    assert ours.value(weight[None]) == pytest.approx(expected)
     gradient = []
     for k in range(4):
         step = torch.zeros(4, dtype=torch.float64)
@@ -97,12 +86,6 @@ def test_the_gradient_norm_is_that_of_the_paper():
 def test_a_fit_that_cannot_end_is_refused(options):
     with pytest.raises(ValueError, match=r"(max_iter must be at|tolerance must be ab).*, but is"):
         fit_scoring_head(rows(9, 4, 0.4, seed=1), rows(9, 4, 0.0, seed=2), 0.05, **options)
-
-
-def test_too_few_iterations_are_reported_not_hidden(newton):
-    positives, negatives = rows(50, 6, 0.5, seed=1), rows(50, 6, 0.0, seed=2)
-    _, norm = newton(positives, negatives, 1e-4, max_iter=1)
-    assert norm > 1e-10
 
 
 @pytest.mark.parametrize("n", [50, 500])
@@ -127,13 +110,6 @@ def test_separable_data_with_hardly_any_regularization_converge(newton):
     assert weight.min() > 1
 
 
-def test_float32_features_are_fitted_in_float64():
-    positives, negatives = rows(20, 4, 0.4, seed=1).float(), rows(30, 4, 0.0, seed=2).float()
-    weight, norm = fit_scoring_head(positives, negatives, 0.1)
-    assert weight.dtype == torch.float64
-    assert norm <= 1e-10
-
-
 def problem(n=60, d=5, classes=4):
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
@@ -151,7 +127,7 @@ def test_the_head_is_that_of_scikit_learn(regularization):
         C=1 / (regularization * len(rows)), fit_intercept=False, tol=1e-10, max_iter=10_000
     ).fit(rows.numpy(), labels.numpy())
     assert gradient_norm <= 1e-10
-    torch.testing.assert_close(weight, torch.from_numpy(theirs.coef_), atol=1e-5, rtol=1e-5)
+    assert_close(weight, torch.from_numpy(theirs.coef_), atol=1e-5, rtol=1e-5)
 
 
 def test_a_class_without_records_has_a_row_too():
@@ -159,7 +135,7 @@ def test_a_class_without_records_has_a_row_too():
     weight, gradient_norm = fit_softmax_head(rows, torch.eye(3)[torch.zeros(60).long()], 0.1)
     assert weight.shape == (3, 5)
     assert gradient_norm <= 1e-8
-    torch.testing.assert_close(weight[1], weight[2])
+    assert_close(weight[1], weight[2])
 
 
 def test_the_derivatives_are_those_of_autograd():
@@ -174,18 +150,10 @@ def test_the_derivatives_are_those_of_autograd():
 
     assert objective.value(weight) == pytest.approx(float(value(weight)))
     gradient = torch.func.grad(value)(weight)
-    torch.testing.assert_close(objective.gradient(weight), gradient)
+    assert_close(objective.gradient(weight), gradient)
     product = torch.func.jvp(torch.func.grad(value), (weight,), (vector,))[1]
     found = objective.hessian(weight)(vector)
-    torch.testing.assert_close(found, product)
-
-
-def test_the_gradient_norm_is_returned_when_the_solver_stops_early():
-    rows, labels = problem()
-    weight, gradient_norm = fit_softmax_head(rows, torch.eye(4)[labels], 1e-6, max_iter=1)
-    objective = _SoftmaxObjective(rows, torch.eye(4).double()[labels], 1e-6)
-    assert gradient_norm == pytest.approx(float(objective.gradient(weight.view(1, -1)).norm()))
-    assert gradient_norm > 1e-8
+    assert_close(found, product)
 
 
 def test_the_head_of_a_linear_teacher_is_found():
@@ -195,7 +163,7 @@ def test_the_head_of_a_linear_teacher_is_found():
     labels = (features.double() @ weight.T + torch.arange(4)).softmax(dim=1)
     found, bias = fit_linear_head(features, labels)
     answers = (features.double() @ found.T + bias).softmax(dim=1)
-    torch.testing.assert_close(answers, labels, rtol=0, atol=0.01)
+    assert_close(answers, labels, rtol=0, atol=0.01)
 
 
 def test_probabilities_of_zero_do_not_decide_the_fit():
@@ -210,4 +178,4 @@ def test_probabilities_of_zero_do_not_decide_the_fit():
 def test_constant_features_give_a_constant_head():
     weight, bias = fit_linear_head(torch.ones(5, 2), torch.tensor([[0.25, 0.75]]).repeat(5, 1))
     assert float(weight.abs().max()) < 1e-6
-    torch.testing.assert_close(bias.softmax(dim=0), torch.tensor([0.25, 0.75]).double())
+    assert_close(bias.softmax(dim=0), torch.tensor([0.25, 0.75]).double())

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.functional import (
     LinearClassifier,
@@ -21,17 +22,10 @@ from fedaux_pl.functional import (
     sum_residuals,
     sum_statistics,
 )
+from tests.functional.rows import drawn, unit
 
 C = 2**16
 RHOS = [0.01, 0.15, 0.5, 0.5000001, 0.7, 1.0, 4.0]
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(rows):
-    return rows / rows.norm(dim=-1, keepdim=True)
 
 
 def records(n=200, k=5, classes=3):
@@ -140,9 +134,9 @@ def test_decoded_sums_are_the_real_ones_up_to_rounding(rho):
     decoded = decode_statistics(sum_integers(rows, labels, rho), 3, rho)
     expected = sum_statistics(rows, labels, rho)
     # an entry of a row is off by half a step at most, a product by one, and rounding averages out
-    torch.testing.assert_close(decoded, expected, rtol=0, atol=5 * math.sqrt(len(rows)) / C)
+    assert_close(decoded, expected, rtol=0, atol=5 * math.sqrt(len(rows)) / C)
     counts = split_statistics(decoded, 3, rho)[1]
-    torch.testing.assert_close(counts, labels.sum(dim=0).double())
+    assert_close(counts, labels.sum(dim=0).double())
 
 
 @pytest.mark.parametrize("rho", [*RHOS, 1e-4, 1e4])
@@ -159,7 +153,7 @@ def test_residuals_are_those_of_python_integers_and_decoded_again():
     classifier = LinearClassifier(3 * drawn(3, 5, seed=1), drawn(3, seed=2))
     vector = sum_integer_residuals(rows, labels, classifier)
     decoded, expected = decode_residuals(vector, 3), sum_residuals(rows, labels, classifier)
-    torch.testing.assert_close(decoded, expected, rtol=0, atol=5 * math.sqrt(len(rows)) / C)
+    assert_close(decoded, expected, rtol=0, atol=5 * math.sqrt(len(rows)) / C)
     parts = [
         sum_integer_residuals(rows[i : i + 1], labels[i : i + 1], classifier) for i in range(200)
     ]
@@ -169,7 +163,7 @@ def test_residuals_are_those_of_python_integers_and_decoded_again():
     scales = (C - math.sqrt(6) / 2) * (C - math.sqrt(3) / 2)
     assert residuals_unit(5, 3) * scales == pytest.approx(0.7 * math.sqrt(1.25), rel=1e-12)
     step = decode_residuals(torch.ones(18, dtype=torch.int64), 3)
-    torch.testing.assert_close(step, torch.full((3, 6), residuals_unit(5, 3)).double())
+    assert_close(step, torch.full((3, 6), residuals_unit(5, 3)).double())
 
 
 def test_opposite_residuals_attain_their_sensitivity():

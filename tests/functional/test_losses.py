@@ -1,10 +1,10 @@
-"""The losses against their definitions, and NT-Xent against lightly's implementation."""
+"""The losses against their definitions."""
 
 import math
 
 import pytest
 import torch
-from lightly.loss.ntx_ent_loss import NTXentLoss
+from torch.testing import assert_close
 
 from fedaux_pl.functional import distillation_loss, nt_xent_loss, proximal_penalty
 
@@ -32,15 +32,6 @@ def test_nt_xent_is_its_definition(count, temperature):
     assert float(nt_xent_loss(first, second, temperature)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_nt_xent_and_its_gradient_are_lightlys():
-    ours, theirs = (views().requires_grad_() for _ in range(2))
-    loss, reference = nt_xent_loss(*ours, 0.5), NTXentLoss(temperature=0.5)(*theirs)
-    torch.testing.assert_close(loss, reference)
-    loss.backward()
-    reference.backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
-
-
 def test_distillation_loss_is_the_mean_divergence():
     student, targets = torch.randn(6, 4), torch.randn(6, 4).softmax(1)
     targets[0] = torch.tensor([1.0, 0, 0, 0])
@@ -48,13 +39,6 @@ def test_distillation_loss_is_the_mean_divergence():
     for row, target in zip(student.softmax(1).tolist(), targets.tolist(), strict=True):
         naive += sum(t * math.log(t / q) for q, t in zip(row, target, strict=True) if t > 0)
     assert distillation_loss(student, targets).item() == pytest.approx(naive / 6, rel=1e-5)
-
-
-def test_distillation_gradient_is_student_minus_teacher():
-    student = torch.randn(6, 4, requires_grad=True)
-    targets = torch.randn(6, 4).softmax(1)
-    distillation_loss(student, targets).backward()
-    torch.testing.assert_close(student.grad, (student.softmax(1) - targets).detach() / 6)
 
 
 def test_distillation_loss_refuses_other_shapes():
@@ -73,7 +57,7 @@ def test_proximal_penalty_is_half_mu_times_the_squared_distance():
     assert penalty.item() == pytest.approx(naive, rel=1e-5)
     penalty.backward()
     for param, origin in zip(params, anchor, strict=True):
-        torch.testing.assert_close(param.grad, 0.3 * (param - origin).detach())
+        assert_close(param.grad, 0.3 * (param - origin).detach())
     assert anchor[0].grad is None
 
 
@@ -88,9 +72,9 @@ def test_distillation_with_temperature_and_labels_by_definition():
         soft = sum(p[c] * (p[c] / q[c]).log() for c in range(4))
         total += (1 - own) * tau**2 * soft - own * f.softmax(0)[label].log()
     loss = distillation_loss(logits, teacher.softmax(1), tau, labels, weight)
-    torch.testing.assert_close(loss, total / 5)
+    assert_close(loss, total / 5)
     without = distillation_loss(logits, teacher.softmax(1), tau)
     none = distillation_loss(logits, teacher.softmax(1), tau, torch.full((5,), -1), weight)
-    torch.testing.assert_close(without, none)
+    assert_close(without, none)
     hard = distillation_loss(logits, teacher.softmax(1), 1.0, labels.clamp(min=0), 1.0)
-    torch.testing.assert_close(hard, torch.nn.functional.cross_entropy(logits, labels.clamp(min=0)))
+    assert_close(hard, torch.nn.functional.cross_entropy(logits, labels.clamp(min=0)))

@@ -4,19 +4,13 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.functional import LinearClassifier, newton_step, sum_residuals
 from fedaux_pl.functional.discriminant import Discriminant
 from fedaux_pl.functional.newton_step import RESIDUAL_BOUND, RESIDUAL_SENSITIVITY, recolor
 from fedaux_pl.scoring import PublicMap
-
-
-def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit(rows):
-    return rows / rows.norm(dim=-1, keepdim=True)
+from tests.functional.rows import drawn, unit
 
 
 def classifier(classes, k, scale=2.0, seed=1):
@@ -31,7 +25,7 @@ def test_residuals_are_those_of_a_loop(scale):
         residual = torch.eye(4)[label] - (own.weight @ row + own.bias).softmax(dim=0)
         residual *= min(1.0, RESIDUAL_BOUND / float(residual.norm()))
         expected += residual.outer(torch.cat([row, torch.tensor([0.5])]))
-    torch.testing.assert_close(sum_residuals(rows, torch.eye(4)[labels], own), expected)
+    assert_close(sum_residuals(rows, torch.eye(4)[labels], own), expected)
 
 
 def test_no_pair_of_records_exceeds_the_sensitivity_of_any_classifier():
@@ -115,21 +109,7 @@ def test_the_step_is_that_of_a_dense_hessian(classes, noise):
     for new, same, old in zip(found, expected, own, strict=True):
         size = float((same - old).abs().max())
         assert size > (1e-3 if noise < 1 else 1e-8)
-        torch.testing.assert_close(new - old, same - old, rtol=0.0, atol=1e-5 * size)
-
-
-def test_steps_from_nothing_reach_logistic_regression():
-    """On the private rows themselves, as of very many: the gradient there is nearly 0."""
-    rows = unit(drawn(400, 3))
-    labels = torch.eye(3)[(classifier(3, 3).logits(rows) + drawn(400, 3, seed=9)).argmax(dim=1)]
-    own = LinearClassifier(torch.zeros(3, 3).double(), torch.zeros(3).double())
-    moments = Discriminant(own, rows.mean(dim=0), torch.cov(rows.T))
-    for _ in range(12):
-        gradient = (labels - own.logits(rows).softmax(dim=1)).T
-        gradient = gradient @ torch.cat([rows, torch.full((400, 1), 0.5)], dim=1) / 400
-        own = newton_step(own, gradient, 0.0, 10**9, rows, moments)
-    assert gradient.norm() < 1e-3
-    assert own.weight.norm() > 1
+        assert_close(new - old, same - old, rtol=0.0, atol=1e-5 * size)
 
 
 @pytest.mark.parametrize("k", [1, 4])
@@ -137,10 +117,10 @@ def test_recolored_rows_have_the_mean_and_covariance_asked_for(k):
     rows, root, mean = unit(drawn(50, k + 1))[:, :k], drawn(k, k, seed=2), drawn(k, seed=3)
     covariance = root @ root.T + 0.1 * torch.eye(k)
     found = recolor(rows, mean, covariance)
-    torch.testing.assert_close(found.mean(dim=0), mean)
-    torch.testing.assert_close(torch.cov(found.T).view(k, k), covariance)
+    assert_close(found.mean(dim=0), mean)
+    assert_close(torch.cov(found.T).view(k, k), covariance)
     same = recolor(rows, rows.mean(dim=0), torch.cov(rows.T).view(k, k))
-    torch.testing.assert_close(same, rows)
+    assert_close(same, rows)
 
 
 def test_a_step_without_a_gradient_or_of_a_certain_classifier_is_none():
@@ -148,7 +128,7 @@ def test_a_step_without_a_gradient_or_of_a_certain_classifier_is_none():
     shift = gradient[:1].expand(3, -1)  # of all classes: without effect
     for none in (torch.zeros_like(gradient), shift):
         found = newton_step(own, none, 0.1, N, public, moments)
-        torch.testing.assert_close(found, own)
+        assert_close(found, own)
     certain = LinearClassifier(1e9 * own.weight, own.bias)
     assert torch.equal(
         newton_step(certain, gradient, 0.1, N, public, moments).weight, certain.weight

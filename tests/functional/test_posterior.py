@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from fedaux_pl.functional import average_states, bayesian_ensemble, sample_posterior
 
@@ -28,12 +29,7 @@ def test_gaussian_samples_have_the_weighted_mean_and_variance_of_the_clients():
     # standard errors: sigma / sqrt(n) for the mean, sigma^2 sqrt(2 / n) for the variance
     assert ((drawn.mean(0) - mean).abs() < 5 * variance.sqrt() / 5_000**0.5).all()
     assert ((drawn.var(0) - variance).abs() < 5 * variance * (2 / 5_000) ** 0.5).all()
-
-
-def test_gaussian_samples_differ_and_are_independent_over_parameters():
-    samples = sample_posterior(states(d=2), [1] * 4, num_samples=4000, seed=2)
-    drawn = torch.stack([sample["w"] for sample in samples])
-    assert abs(torch.corrcoef(drawn.T)[0, 1].item()) < 0.07
+    assert abs(torch.corrcoef(drawn.T)[0, 1].item()) < 0.07  # parameters are independent
 
 
 def test_averaged_keys_and_counters_are_not_perturbed():
@@ -51,11 +47,11 @@ def test_dirichlet_samples_are_the_weighted_points_between_the_clients():
     drawn = torch.stack(
         [s["w"] for s in sample_posterior(clients, [1, 1, 1], 2000, 3, "dirichlet")]
     )
-    torch.testing.assert_close(drawn.sum(1), torch.ones(2000))
+    assert_close(drawn.sum(1), torch.ones(2000))
     assert drawn.min() >= 0
     # Dir(1, 1, 1): mean 1/3, variance 1/18
-    torch.testing.assert_close(drawn.mean(0), torch.full((3,), 1 / 3), atol=0.02, rtol=0)
-    torch.testing.assert_close(drawn.var(0), torch.full((3,), 1 / 18), atol=0.005, rtol=0)
+    assert_close(drawn.mean(0), torch.full((3,), 1 / 3), atol=0.02, rtol=0)
+    assert_close(drawn.var(0), torch.full((3,), 1 / 18), atol=0.005, rtol=0)
     heavy = torch.stack(
         [s["w"] for s in sample_posterior(clients, [8, 1, 1], 2000, 3, "dirichlet")]
     )
@@ -82,4 +78,4 @@ def test_samples_are_a_function_of_the_seed_and_load_into_the_model(kind):
 def test_the_ensemble_averages_probabilities():
     logits = torch.randn(4, 5, 3)
     naive = sum(member.softmax(-1) for member in logits) / 4
-    torch.testing.assert_close(bayesian_ensemble(logits), naive)
+    assert_close(bayesian_ensemble(logits), naive)

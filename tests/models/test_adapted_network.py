@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.cli.prediction import probabilities
@@ -38,8 +39,8 @@ def test_a_plain_module_gets_standardized_images():
     x = Digits().test().inputs[:5]
     model.check_inputs(x)
     expected = plain.features((x.float() / 255 - 0.25) / 0.5)
-    torch.testing.assert_close(model.features(x), expected)
-    torch.testing.assert_close(model(x), plain.head(expected))
+    assert_close(model.features(x), expected)
+    assert_close(model(x), plain.head(expected))
     assert {key for key in model.state_dict() if of_head(key)} == {"head.weight", "head.bias"}
     assert model.feature_dim == 8
     assert model.inputs == "images"
@@ -93,7 +94,7 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
     x = data.test_examples.inputs
     with torch.no_grad():
         expected = resumed.eval()(x)
-    torch.testing.assert_close(probabilities(load_checkpoint(file), x), expected)
+    assert_close(probabilities(load_checkpoint(file), x), expected)
 
 
 def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_path, monkeypatch):

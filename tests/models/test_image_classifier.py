@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from fedaux_pl.models import InputNormalization, create_model
 
@@ -11,15 +12,15 @@ def test_defaults_map_bytes_to_plus_minus_two():
     out = InputNormalization()(x)
     assert out.dtype == torch.float32
     assert out.shape == (2, 3, 4, 4)
-    torch.testing.assert_close(out[:, 0, 0, 0], torch.tensor([-2.0, 2.0]))
+    assert_close(out[:, 0, 0, 0], torch.tensor([-2.0, 2.0]))
     x, layer = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16), InputNormalization(1)
-    torch.testing.assert_close(layer(x), layer(x / 255))
+    assert_close(layer(x), layer(x / 255))
 
 
 def test_channels_have_their_own_constants():
     layer = InputNormalization(3, mean=[0.0, 0.5, 1.0], std=(1.0, 0.5, 0.25))
     out = layer(torch.full((1, 3, 2, 2), 0.75))
-    torch.testing.assert_close(out[0, :, 1, 1], torch.tensor([0.75, 0.5, -1.0]))
+    assert_close(out[0, :, 1, 1], torch.tensor([0.75, 0.5, -1.0]))
     x = torch.randn(2, 3, 4, 4)
     assert torch.equal(InputNormalization(3, mean=0, std=1)(x), x)
 

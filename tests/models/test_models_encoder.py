@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import AutoModel
 
 from fedaux_pl.errors import ConfigurationError
@@ -34,8 +35,8 @@ def test_features_are_those_of_the_library(pooling, folder):
         for row in x:  # each text alone and without any padding
             states = reference(row[row != 0][None].long()).last_hidden_state[0]
             expected.append(states.mean(dim=0) if pooling == "mean" else states[0])
-        torch.testing.assert_close(model.features(x), torch.stack(expected))
-        torch.testing.assert_close(model(x), model.head(torch.stack(expected)))
+        assert_close(model.features(x), torch.stack(expected))
+        assert_close(model(x), model.head(torch.stack(expected)))
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -45,10 +46,10 @@ def test_padding_changes_nothing(model_type):
     longer = torch.cat([x, torch.full((4, 12), model.pad_id, dtype=torch.int32)], dim=1)
     # with gradients a batch is trimmed once; without, it is sorted and trimmed part by part
     features = model.features(longer)
-    torch.testing.assert_close(model._encode(longer), features)  # not trimmed
-    torch.testing.assert_close(model.features(x), features)
+    assert_close(model._encode(longer), features)  # not trimmed
+    assert_close(model.features(x), features)
     with torch.no_grad():
-        torch.testing.assert_close(model.features(longer), features)
+        assert_close(model.features(longer), features)
 
 
 def test_padding_changes_nothing_with_eager_attention(folder):
@@ -58,7 +59,7 @@ def test_padding_changes_nothing_with_eager_attention(folder):
     expected = model._encode(x)
     model.encoder.set_attn_implementation("eager")
     assert model.encoder.config._attn_implementation == "eager"
-    torch.testing.assert_close(model._encode(x), expected)
+    assert_close(model._encode(x), expected)
     with pytest.raises(ValueError, match="with sdpa attention"):
         model.states(x, causal=True)
 
@@ -71,7 +72,7 @@ def test_parts_are_as_large_as_max_tokens_allows(monkeypatch, max_tokens):
     x, shapes, states = ids(*lengths), [], model.states
     monkeypatch.setattr(model, "states", lambda part: shapes.append(part.shape) or states(part))
     with torch.no_grad():
-        torch.testing.assert_close(model.features(x), encoder().eval()._encode(x))
+        assert_close(model.features(x), encoder().eval()._encode(x))
     assert sum(rows for rows, _ in shapes) == len(x)
     assert all(rows * width <= max_tokens or rows == 1 for rows, width in shapes)
     for (rows, width), (_, following) in itertools.pairwise(shapes):
@@ -104,7 +105,7 @@ def test_gradients_with_one_row_of_token_types_for_all_texts(model_type):
     assert any(gradient.abs().sum() > 0 for gradient in expected.values())
     for name, gradient in gradients(model.states(x)).items():
         size = float(expected[name].abs().max())
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5 * size, msg=name)
+        assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5 * size, msg=name)
 
 
 def test_causal_attention_ignores_later_tokens():
@@ -113,7 +114,7 @@ def test_causal_attention_ignores_later_tokens():
     other = x.clone()
     other[:, 8:-1] = 7
     states, changed = model.states(x, causal=True), model.states(other, causal=True)
-    torch.testing.assert_close(states[:, :8], changed[:, :8])
+    assert_close(states[:, :8], changed[:, :8])
     assert not torch.allclose(states[:, 8:], changed[:, 8:])
     assert not torch.allclose(model.states(x)[:, :8], model.states(other)[:, :8])
 

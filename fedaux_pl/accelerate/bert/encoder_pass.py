@@ -60,18 +60,25 @@ def _in_layers(layers: int, names: tuple[str, ...]) -> list[str]:
 
 
 def bert_states(
-    encoder: Any, packing: Packing, dtype: torch.dtype, *, causal: bool = False
+    encoder: Any,
+    packing: Packing,
+    dtype: torch.dtype,
+    *,
+    causal: bool = False,
 ) -> Tensor:
     """Return the states of the last layer, float32, shape (N, L, width) or packed (rows, width).
 
     For encoders for which ``fast_encoder.can_fuse`` is true. All tokens have type 0; matrix
     products are in ``dtype``.
     """
-    settings, ids = encoder.config, packing.ids
+    settings = encoder.config
+    ids = packing.ids
     padding_index = encoder.embeddings.word_embeddings.padding_idx
     dropouts = [module for module in encoder.modules() if isinstance(module, nn.Dropout)]
-    rates = tuple(float(one.p) if one.training else 0.0 for one in dropouts)
-    has_dropout = any(rates)
+    rates = tuple(float(layer.p) if layer.training else 0.0 for layer in dropouts)
+    seeds = ids  # not read without dropout
+    if any(rates):
+        seeds = torch.randint(2**63 - 1, (len(rates),), device=ids.device)
     config = PassConfig(
         width=settings.hidden_size,
         heads=settings.num_attention_heads,
@@ -81,10 +88,11 @@ def bert_states(
         dtype=dtype,
         packing=packing,
         rates=rates,
-        seeds=torch.randint(2**63 - 1, (len(rates),), device=ids.device) if has_dropout else ids,
+        seeds=seeds,
     )
     parameters = dict(encoder.named_parameters())
-    if torch.is_grad_enabled() and any(one.requires_grad for one in parameters.values()):
+    needs_gradient = any(parameter.requires_grad for parameter in parameters.values())
+    if torch.is_grad_enabled() and needs_gradient:
         states: Tensor = _BertFunction.apply(  # type: ignore[no-untyped-call]
             config, current().side_stream, tuple(parameters), *parameters.values()
         )
@@ -102,7 +110,9 @@ class _BertFunction(torch.autograd.Function):
         names: tuple[str, ...],
         *values: Tensor,
     ) -> Tensor:
-        ctx.config, ctx.side_stream, ctx.backwards = config, side_stream, []
+        ctx.config = config
+        ctx.side_stream = side_stream
+        ctx.backwards = []
         ctx.parameters = dict(zip(names, values, strict=True))
         return _run(config, ctx.parameters, ctx.backwards.append)
 
@@ -114,11 +124,11 @@ class _BertFunction(torch.autograd.Function):
         for backward in reversed(ctx.backwards):
             terms = backward(gradients, *terms)
         gradients.add_partial_sums()
-        return None, None, None, *(gradients.found.get(name) for name in ctx.parameters)
+        return None, None, None, *map(gradients.by_name.get, ctx.parameters)
 
 
 class _Gradients:
-    """The gradients of a backward pass, in ``found`` by the names of parameters.
+    """The gradients of a backward pass, in ``by_name`` by the names of parameters.
 
     For those that are sums over all tokens, such as those of biases, each kernel writes partial
     sums into its columns of one matrix, which one kernel adds up at the end. Gradients of weights
@@ -126,10 +136,14 @@ class _Gradients:
     """
 
     def __init__(
-        self, config: PassConfig, parameters: Parameters, side_stream: SideStream | None
+        self,
+        config: PassConfig,
+        parameters: Parameters,
+        side_stream: SideStream | None,
     ) -> None:
-        self._parameters, self._side_stream = parameters, side_stream
-        self.found: dict[str, Tensor] = {}
+        self._parameters = parameters
+        self._side_stream = side_stream
+        self.by_name: dict[str, Tensor] = {}
         # The token type is the last of the sums. All tokens have type 0, so only its first row has
         # columns; the rows of other types, which follow in memory, are zero.
         summed = [*_in_layers(config.layers, _LAYER_SUMS), *_EMBEDDING_NORM, _TABLES[2]]
@@ -144,25 +158,26 @@ class _Gradients:
 
     def add_partial_sums(self) -> None:
         """Compute the gradients that are sums over all tokens."""
-        sums = torch.zeros(sum(self._sizes.values()), device=self._partials.device)
+        sizes = list(self._sizes.values())
+        sums = torch.zeros(sum(sizes), device=self._partials.device)
         fused.add_partial_sums(self._partials, sums)
-        parts = torch.split(sums, list(self._sizes.values()))
-        for name, part in zip(self._sizes, parts, strict=True):
-            self.found[name] = part.view_as(self._parameters[name])
+        for name, gradient in zip(self._sizes, torch.split(sums, sizes), strict=True):
+            self.by_name[name] = gradient.view_as(self._parameters[name])
 
     def add_weights(self, names: list[str], dy: Tensor, x: Tensor) -> None:
         """Compute the gradients dy.T @ x of weights whose outputs are side by side in dy."""
-        weights, side_stream = [self._parameters[name] for name in names], self._side_stream
+        weights = [self._parameters[name] for name in names]
         # allocated on the main stream, which uses it after the wait
         gradient = torch.empty(dy.shape[1], x.shape[1], device=x.device)
-        parts = torch.split(gradient, [len(weight) for weight in weights])
+        gradients = torch.split(gradient, [len(weight) for weight in weights])
         write = partial(compute_linear_weight_gradient, dy, x, gradient)
+        side_stream = self._side_stream
         if side_stream is not None and side_stream.can_accumulate(weights):
             side_stream.wait(x.device)
-            side_stream.compute(zip(weights, parts, strict=True), write, (dy, x))
+            side_stream.compute(zip(weights, gradients, strict=True), write, (dy, x))
         else:
             write()
-            self.found.update(zip(names, parts, strict=True))
+            self.by_name.update(zip(names, gradients, strict=True))
 
 
 # Takes the gradients of an output, of the float32 residual stream and of its half-precision copy,
@@ -178,12 +193,14 @@ def _run(config: PassConfig, parameters: Parameters, keep: Callable[[_Backward],
     states, half, saved = fused.embed(config, (word, position, token_type), (weight, bias))
 
     def backward_embedding(
-        gradients: _Gradients, dstates: Tensor, dhalf: Any
+        gradients: _Gradients,
+        dstates: Tensor,
+        dhalf: Any,
     ) -> tuple[Tensor, None]:
         partials = gradients.partials(_EMBEDDING_NORM[0])
         dsum = fused.embed_backward(config, dstates, dhalf, saved, partials)
-        gradients.found[_TABLES[0]] = fused.word_gradient(config, dsum, word)
-        gradients.found[_TABLES[1]] = fused.position_gradient(config, dsum, position)
+        gradients.by_name[_TABLES[0]] = fused.word_gradient(config, dsum, word)
+        gradients.by_name[_TABLES[1]] = fused.position_gradient(config, dsum, position)
         return dsum, None
 
     keep(backward_embedding)
@@ -195,23 +212,21 @@ def _run(config: PassConfig, parameters: Parameters, keep: Callable[[_Backward],
 
 def _cast_weights(config: PassConfig, parameters: Parameters) -> dict[str, Tensor]:
     """Cast the weights and biases of all matrix products at once, into one buffer."""
-    sources = {
-        f"{number}.{product}.{kind}": [
-            parameters[f"encoder.layer.{number}.{name}.{kind}"] for name in names
-        ]
-        for number in range(config.layers)
-        for product, names in _PRODUCTS.items()
-        for kind in ("weight", "bias")
-    }
+    sources = {}
+    for number in range(config.layers):
+        for product, names in _PRODUCTS.items():
+            for kind in ("weight", "bias"):
+                keys = [f"encoder.layer.{number}.{name}.{kind}" for name in names]
+                sources[f"{number}.{product}.{kind}"] = [parameters[key] for key in keys]
     flat = list(chain(*sources.values()))
     sizes = [parameter.numel() for parameter in flat]
     buffer = torch.empty(sum(sizes), dtype=config.dtype, device=flat[0].device)
     torch._foreach_copy_(list(map(Tensor.view_as, torch.split(buffer, sizes), flat)), flat)
-    sizes = [sum(parameter.numel() for parameter in parts) for parts in sources.values()]
-    return {
-        name: values.view(-1, *parts[0].shape[1:])
-        for (name, parts), values in zip(sources.items(), torch.split(buffer, sizes), strict=True)
-    }
+    sizes = [sum(map(Tensor.numel, side_by_side)) for side_by_side in sources.values()]
+    weights = {}
+    for name, values in zip(sources, torch.split(buffer, sizes), strict=True):
+        weights[name] = values.view(-1, *sources[name][0].shape[1:])
+    return weights
 
 
 def _run_layer(
@@ -223,7 +238,8 @@ def _run_layer(
     half: Tensor,
 ) -> tuple[Tensor, Tensor, _Backward]:
     """Return the states after a layer in float32 and half precision, and its backward."""
-    layer, dropout = f"encoder.layer.{number}.", 3 * number + 1
+    layer = f"encoder.layer.{number}."
+    dropout = 3 * number + 1
 
     def norm(block: str) -> tuple[Tensor, Tensor]:
         name = f"{layer}{block}.LayerNorm"
@@ -245,10 +261,13 @@ def _run_layer(
     last, last_half, to_last = fused.add_norm(config, output, middle, norm("output"), dropout + 2)
 
     def backward(
-        gradients: _Gradients, dstates: Tensor, dhalf: Tensor | None
+        gradients: _Gradients,
+        dstates: Tensor,
+        dhalf: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         def multiply_backward(product: str, dy: Tensor, x: Tensor) -> Tensor:
-            gradients.add_weights([f"{layer}{name}.weight" for name in _PRODUCTS[product]], dy, x)
+            names = [f"{layer}{name}.weight" for name in _PRODUCTS[product]]
+            gradients.add_weights(names, dy, x)
             return dy @ weights[f"{number}.{product}.weight"]
 
         def partials(name: str) -> Tensor:

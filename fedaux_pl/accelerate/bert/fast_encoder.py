@@ -23,7 +23,8 @@ _BERT_MODULES = {f"{_MODULE}.Bert{name}" for name in _CLASSES.split()}
 _BERT_MODULES.add("transformers.activations.GELUActivation")
 _TORCH_MODULES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Dropout, nn.ModuleList)
 # A program of the attention kernels holds all keys and values of a head in registers.
-MAX_LENGTH, MAX_HEAD_DIM = 128, 64
+MAX_LENGTH = 128
+MAX_HEAD_DIM = 64
 
 
 @fast_version(Encoder)
@@ -65,10 +66,10 @@ class FastTinyBERT(FastEncoder, TinyBERT):
 
 def find_packable(module: nn.Module, ids: Tensor) -> Encoder | None:
     """Return the encoder of a module if its passes can be packed in the current context."""
-    encoders = [one for one in module.modules() if isinstance(one, FastEncoder)]
-    if len(encoders) != 1 or ids.is_floating_point() or not can_fuse(encoders[0].encoder, ids):
+    encoders = [layer for layer in module.modules() if isinstance(layer, FastEncoder)]
+    if len(encoders) != 1 or ids.is_floating_point():
         return None
-    return encoders[0]
+    return encoders[0] if can_fuse(encoders[0].encoder, ids) else None
 
 
 def can_fuse(encoder: Any, ids: Tensor) -> bool:
@@ -88,16 +89,10 @@ def can_fuse(encoder: Any, ids: Tensor) -> bool:
 
 def is_unmodified(encoder: Any) -> bool:
     """Whether a BERT is as the library builds it, in float32, with options the kernels support."""
-    config, layers = encoder.config, len(encoder.encoder.layer)
+    config = encoder.config
+    layers = len(encoder.encoder.layer)
     return (
-        all(
-            (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
-            and not has_hooks(module)
-            and not (module.training and getattr(module, "gradient_checkpointing", False))
-            and getattr(module, "eps", config.layer_norm_eps) == config.layer_norm_eps
-            and getattr(module, "max_norm", None) is None
-            for module in encoder.modules()
-        )
+        all(_is_standard(module, config.layer_norm_eps) for module in encoder.modules())
         and all(p.dtype == torch.float32 and p.is_contiguous() for p in encoder.parameters())
         and {name for name, _ in encoder.named_parameters()} == parameter_names(layers)
         and config.hidden_act == "gelu"
@@ -107,6 +102,16 @@ def is_unmodified(encoder: Any) -> bool:
         and config.hidden_size // config.num_attention_heads <= MAX_HEAD_DIM
         and config.intermediate_size % ALIGNMENT == 0
         and config.num_hidden_layers == layers > 0
+    )
+
+
+def _is_standard(module: nn.Module, eps: float) -> bool:
+    return (
+        (type(module) in _TORCH_MODULES or _qualified_name(module) in _BERT_MODULES)
+        and not has_hooks(module)
+        and not (module.training and getattr(module, "gradient_checkpointing", False))
+        and getattr(module, "eps", eps) == eps
+        and getattr(module, "max_norm", None) is None
     )
 
 

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.accelerate.bert.packing import Packing
-from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, ceil_div, launch, next_power_of_two
 
 TILE = 2048  # values of a tile
 WARPS = 4
 # Kernels that sum over rows keep three tiles of sums. At 384 values a row they need 103 registers
 # this way, and 193 with four warps or with tiles twice as large.
 SUM_WARPS = 8
-FEW_PARTS, MANY_PARTS = 128, 512  # programs that sum over rows, each writing a row of partial sums
+# programs that sum over rows, each writing a row of partial sums
+FEW_PARTS = 128
+MANY_PARTS = 512
 MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
 
@@ -60,7 +62,7 @@ class PassConfig:
     @property
     def rows_per_part(self) -> int:
         """The rows of a partial sum."""
-        return -(-self.rows // self.parts)
+        return ceil_div(self.rows, self.parts)
 
     def constants(self, dropout: int) -> dict[str, Any]:
         """The compile-time arguments of all kernels with dropout."""
@@ -70,18 +72,22 @@ class PassConfig:
 def embed(config: PassConfig, tables: Tables, norm: Norm) -> tuple[Tensor, Tensor, Saved]:
     """Return dropout(LayerNorm(word + position + token type)) in float32 and half precision."""
     packing = config.packing
-    outputs = states, half, stats = _allocate(config, config.dtype)
+    states, half, stats = _allocate(config, config.dtype)
     blocks = _row_blocks(config.width)
-    launch("embed_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
-        packing.ids, packing.slots, *tables, *norm, *outputs, len(tables[0]), config.seeds, 0,
-        config.rows, packing.length, config.eps, config.rates[0],
+    launch("embed_kernel", (ceil_div(config.rows, blocks["BLOCK_R"]),),
+        packing.ids, packing.slots, *tables, *norm, states, half, stats,
+        len(tables[0]), config.seeds, 0, config.rows, packing.length, config.eps, config.rates[0],
         WIDTH=config.width, **config.constants(0), **blocks,
     )  # fmt: skip
     return states, half, (*tables, stats, norm[0])
 
 
 def embed_backward(
-    config: PassConfig, dstates: Tensor, dhalf: Tensor, saved: Saved, partials: Tensor
+    config: PassConfig,
+    dstates: Tensor,
+    dhalf: Tensor,
+    saved: Saved,
+    partials: Tensor,
 ) -> Tensor:
     """Return the gradient of each token's sum of embeddings; partial sums: norm, token type."""
     packing = config.packing
@@ -97,16 +103,19 @@ def embed_backward(
 
 def word_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Tensor:
     """Return the gradient of the word-embedding table: sums of rows by word, in their order."""
-    ids, padding_index, vocab_size = config.packing.ids, config.padding_index, len(table)
+    ids = config.packing.ids
+    padding_index = config.padding_index
+    vocab_size = len(table)
     tokens, width = dtokens.shape
     if tokens > MAX_RANKED:
         gradient: Tensor = torch.ops.aten.embedding_dense_backward(
             dtokens, ids.flatten(), vocab_size, padding_index, False
         )
         return gradient
-    words, order = (torch.empty(tokens, dtype=torch.int32, device=ids.device) for _ in range(2))
+    words = torch.empty(tokens, dtype=torch.int32, device=ids.device)
+    order = torch.empty_like(words)
     sums = torch.zeros(vocab_size, width, device=ids.device)
-    launch("rank_kernel", (-(-tokens // 8),),
+    launch("rank_kernel", (ceil_div(tokens, 8),),
         ids, words, order, tokens, BLOCK_T=8, BLOCK_O=512, num_warps=WARPS,
     )  # fmt: skip
     launch("word_sums_kernel", (tokens,),
@@ -118,10 +127,11 @@ def word_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Tensor:
 
 def position_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Tensor:
     """Return the gradient of the position-embedding table: sums of rows by position."""
-    packing, width = config.packing, config.width
+    packing = config.packing
+    width = config.width
     gradient = torch.zeros_like(table)
     if packing.is_packed:
-        launch("position_sums_kernel", (packing.length, -(-width // 128)),
+        launch("position_sums_kernel", (packing.length, ceil_div(width, 128)),
             dtokens, packing.starts, gradient, packing.texts,
             WIDTH=width, BLOCK_N=16, BLOCK_W=128, num_warps=WARPS,
         )  # fmt: skip
@@ -132,13 +142,17 @@ def position_gradient(config: PassConfig, dtokens: Tensor, table: Tensor) -> Ten
 
 
 def add_norm(
-    config: PassConfig, y: Tensor, residual: Tensor, norm: Norm, dropout: int
+    config: PassConfig,
+    y: Tensor,
+    residual: Tensor,
+    norm: Norm,
+    dropout: int,
 ) -> tuple[Tensor, Tensor, Saved]:
     """Return LayerNorm(residual + dropout(y)) in float32 and in the dtype of y."""
-    outputs = states, half, stats = _allocate(config, y.dtype)
+    states, half, stats = _allocate(config, y.dtype)
     blocks = _row_blocks(config.width)
-    launch("add_norm_kernel", (-(-config.rows // blocks["BLOCK_R"]),),
-        y, residual, config.packing.slots, *norm, *outputs, config.seeds, dropout,
+    launch("add_norm_kernel", (ceil_div(config.rows, blocks["BLOCK_R"]),),
+        y, residual, config.packing.slots, *norm, states, half, stats, config.seeds, dropout,
         config.rows, config.eps, config.rates[dropout],
         WIDTH=config.width, **config.constants(dropout), **blocks,
     )  # fmt: skip
@@ -155,7 +169,8 @@ def add_norm_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of residual and y; partial sums: norm, the bias that was added to y."""
     y, residual, *norm = saved
-    dresidual, dy = torch.empty_like(dstates), torch.empty_like(y)
+    dresidual = torch.empty_like(dstates)
+    dy = torch.empty_like(y)
     launch("add_norm_backward_kernel", (config.parts,),
         dstates, dstates if dhalf is None else dhalf, y, residual, config.packing.slots, *norm,
         dresidual, dy, partials, config.seeds, dropout,
@@ -179,7 +194,11 @@ def attend(config: PassConfig, qkv: Tensor, dropout: int) -> Tensor:
 
 
 def attend_backward(
-    config: PassConfig, dout: Tensor, qkv: Tensor, dropout: int, partials: Tensor
+    config: PassConfig,
+    dout: Tensor,
+    qkv: Tensor,
+    dropout: int,
+    partials: Tensor,
 ) -> Tensor:
     """Return the gradient of queries, keys and values; the partial sums are of their biases."""
     packing = config.packing
@@ -216,7 +235,8 @@ def _attention_options(
 def gelu(x: Tensor) -> Tensor:
     """The exact GELU, with the error function."""
     y = torch.empty_like(x)
-    launch("gelu_kernel", (-(-x.numel() // TILE),), x, y, x.numel(), BLOCK=TILE, num_warps=WARPS)
+    grid = (ceil_div(x.numel(), TILE),)
+    launch("gelu_kernel", grid, x, y, x.numel(), BLOCK=TILE, num_warps=WARPS)
     return y
 
 
@@ -225,7 +245,7 @@ def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -
     dx = torch.empty_like(x)
     width = x.shape[1]
     blocks = _row_blocks(min(width, 256))
-    launch("gelu_backward_kernel", (config.parts, -(-width // blocks["BLOCK_W"])),
+    launch("gelu_backward_kernel", (config.parts, ceil_div(width, blocks["BLOCK_W"])),
         dy, x, dx, partials, config.rows, config.rows_per_part, partials.stride(0),
         WIDTH=width, **blocks,
     )  # fmt: skip
@@ -234,7 +254,7 @@ def gelu_backward(config: PassConfig, dy: Tensor, x: Tensor, partials: Tensor) -
 
 def add_partial_sums(partials: Tensor, out: Tensor) -> None:
     """Add up the rows of partial sums (parts, columns) into the first ``columns`` of ``out``."""
-    grid = (-(-partials.shape[1] // 32),)
+    grid = (ceil_div(partials.shape[1], 32),)
     launch("sum_partials_kernel", grid, partials, out, *partials.shape, **_row_blocks(32))
 
 
@@ -246,9 +266,6 @@ def _row_blocks(width: int, warps: int = WARPS) -> dict[str, int]:
 
 def _allocate(config: PassConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Allocate states in float32 and in another dtype, and the norm's mean and 1 / std."""
-    shape, device = (config.rows, config.width), config.packing.ids.device
-    return (
-        torch.empty(shape, dtype=torch.float32, device=device),
-        torch.empty(shape, dtype=dtype, device=device),
-        torch.empty((config.rows, 2), dtype=torch.float32, device=device),
-    )
+    shape = config.rows, config.width
+    states = torch.empty(shape, dtype=torch.float32, device=config.packing.ids.device)
+    return states, torch.empty_like(states, dtype=dtype), states.new_empty(config.rows, 2)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import current, launch
+from fedaux_pl.accelerate.context import ceil_div, current, launch
 
 MAX_KINDS = 16  # the most numbers of rows of steps with one batch size
 ROW_TILE = 64  # a number of rows is a multiple of it, as tiles of matrix products are
@@ -38,8 +38,8 @@ class Packing:
 
 def choose_rows(tokens: int, texts: int, length: int) -> int:
     """Return one of few numbers of rows for the tokens of a batch; 0 if packing saves none."""
-    step = -(-texts * length // (MAX_KINDS * ROW_TILE)) * ROW_TILE
-    rows = -(-tokens // step) * step
+    step = ceil_div(texts * length, MAX_KINDS * ROW_TILE) * ROW_TILE
+    rows = ceil_div(tokens, step) * step
     return rows if rows < texts * length else 0
 
 
@@ -55,11 +55,10 @@ def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
     texts, length = ids.shape
     if not rows:
         return Packing(ids, ids, ids, texts, length, pad_id, is_packed=False)
-    all_texts = texts + -(-rows // length)
-    lengths, slots, starts = (
-        torch.empty(size, dtype=torch.int32, device=ids.device)
-        for size in (texts, rows, all_texts + 1)
-    )
+    all_texts = texts + ceil_div(rows, length)
+    lengths = ids.new_empty(texts, dtype=torch.int32)
+    slots = ids.new_empty(rows, dtype=torch.int32)
+    starts = ids.new_empty(all_texts + 1, dtype=torch.int32)
     packed = ids.new_empty(rows)
     launch("lengths_kernel", (texts,), ids, lengths, length, pad_id, BLOCK_L=64, num_warps=1)
     launch("pack_kernel", (all_texts,),
@@ -89,19 +88,22 @@ def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
 class _MeanOfTokens(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, packing: Packing) -> Tensor:
-        states, width = states.contiguous(), states.shape[-1]
+        states = states.contiguous()
+        width = states.shape[-1]
         means = states.new_empty(packing.texts, width)
         launch("mean_kernel", _mean_grid(packing.texts, width),
             states, packing.ids, packing.starts, means, packing.length, packing.pad_id,
             PACKED=packing.is_packed, WIDTH=width, **_MEAN_BLOCKS,
         )  # fmt: skip
-        ctx.packing, ctx.shape = packing, states.shape
+        ctx.packing = packing
+        ctx.shape = states.shape
         return means
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dmeans: Tensor) -> tuple[Tensor, None]:
-        packing, (texts, width) = ctx.packing, dmeans.shape
+        packing = ctx.packing
+        texts, width = dmeans.shape
         dstates = dmeans.new_empty(ctx.shape)
         launch("mean_backward_kernel", _mean_grid(packing.all_texts, width),
             dmeans.contiguous(), packing.ids, packing.starts, dstates,
@@ -112,4 +114,4 @@ class _MeanOfTokens(torch.autograd.Function):
 
 
 def _mean_grid(texts: int, width: int) -> tuple[int, int]:
-    return texts, -(-width // _MEAN_BLOCKS["BLOCK_W"])
+    return texts, ceil_div(width, _MEAN_BLOCKS["BLOCK_W"])

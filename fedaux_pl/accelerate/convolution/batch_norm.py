@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import current, launch, next_power_of_two
+from fedaux_pl.accelerate.context import ceil_div, current, launch, next_power_of_two
 from fedaux_pl.accelerate.eligibility import ALIGNMENT
 
 PROGRAMS = 264  # approximately; two on each of an H200's 132 multiprocessors
@@ -36,7 +36,9 @@ class Activation(NamedTuple):
     upper: float = math.inf
 
 
-LINEAR, RELU, RELU6 = Activation(0), Activation(1), Activation(2, 6.0)
+LINEAR = Activation(0)
+RELU = Activation(1)
+RELU6 = Activation(2, 6.0)
 
 
 class Moments(NamedTuple):
@@ -63,8 +65,9 @@ class Tiling(NamedTuple):
 
         The loads of all stages must fit into 100 KB of shared memory; those of float32 do not.
         """
+        tile = TILE_SIZE // 2 if pipelined else TILE_SIZE
         return {
-            "BLOCK_M": TILE_SIZE // (2 if pipelined else 1) // self.block_channels,
+            "BLOCK_M": tile // self.block_channels,
             "BLOCK_C": self.block_channels,
             "STAGES": STAGES if pipelined and itemsize == 2 else 1,
             "num_warps": WARPS,
@@ -76,10 +79,10 @@ def choose_tiling(rows: int, channels: int) -> Tiling:
     is_wide = channels >= MANY_CHANNELS and rows * channels >= WIDE_VALUES
     max_block = WIDE_BLOCK_CHANNELS if is_wide else BLOCK_CHANNELS
     block_channels = min(max_block, next_power_of_two(channels, 4))
-    channel_blocks = -(-channels // block_channels)
+    channel_blocks = ceil_div(channels, block_channels)
     block_rows = TILE_SIZE // block_channels
-    chunk_rows = -(-rows * channel_blocks // (PROGRAMS * block_rows)) * block_rows
-    return Tiling(block_channels, chunk_rows, (channel_blocks, -(-rows // chunk_rows)))
+    chunk_rows = ceil_div(rows * channel_blocks, PROGRAMS * block_rows) * block_rows
+    return Tiling(block_channels, chunk_rows, (channel_blocks, ceil_div(rows, chunk_rows)))
 
 
 def batch_norm_act(
@@ -122,7 +125,10 @@ def branch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def batch_norm_act_eval(
-    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, activation: Activation
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    residual: Tensor | None,
+    activation: Activation,
 ) -> Tensor:
     """Compute act(norm(x) + residual) in evaluation mode: running statistics, no gradients."""
     x = channels_last(x)
@@ -147,8 +153,10 @@ def _normalize(
 ) -> Tensor:
     """Write the output; in training also ``statistics`` and the buffers of the layer."""
     channels = x.shape[1]
-    rows, unit = x.numel() // channels, math.gcd(channels, ALIGNMENT)
-    tiling, y = choose_tiling(rows, channels), torch.empty_like(x)
+    rows = x.numel() // channels
+    unit = math.gcd(channels, ALIGNMENT)
+    tiling = choose_tiling(rows, channels)
+    y = torch.empty_like(x)
     launch("normalize_kernel", tiling.grid,
         x, x if residual is None else channels_last(residual), y, moments.partials, statistics,
         norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked,
@@ -177,8 +185,10 @@ class _BatchNormAct(torch.autograd.Function):
         moments: Moments | None,
         shuffled_groups: int,
     ) -> tuple[Tensor, Tensor]:
-        x, channels = channels_last(x), x.shape[1]
-        rows, unit = x.numel() // channels, math.gcd(channels, ALIGNMENT)
+        x = channels_last(x)
+        channels = x.shape[1]
+        rows = x.numel() // channels
+        unit = math.gcd(channels, ALIGNMENT)
         tiling = choose_tiling(rows, channels)
         statistics = torch.empty(2, channels, device=x.device)
         if moments is None:
@@ -194,8 +204,9 @@ class _BatchNormAct(torch.autograd.Function):
         )  # fmt: skip
         # Without a residual the backward pass recomputes the output from x, which is saved anyway.
         saves_output = activation != LINEAR and residual is not None
-        ctx.save_for_backward(x, weight, bias, statistics, *([y] if saves_output else []))
-        ctx.activation, ctx.tiling = activation, tiling
+        ctx.save_for_backward(x, weight, bias, statistics, y if saves_output else None)
+        ctx.activation = activation
+        ctx.tiling = tiling
         ctx.sizes = (rows, channels // unit, len(weight), tiling.grid[1], tiling.chunk_rows)
         ctx.constants = {"UNIT": unit, "GROUPS": shuffled_groups, "ACT": activation.kind}
         ctx.set_materialize_grads(False)
@@ -207,19 +218,25 @@ class _BatchNormAct(torch.autograd.Function):
         received = [channels_last(dy) for dy in gradients if dy is not None]
         if not received:
             return (None,) * 8
-        dy, dy2, has_dy2 = received[0], received[-1], len(received) == 2
-        x, weight, bias, statistics, *output = ctx.saved_tensors
-        tiling, activation = ctx.tiling, ctx.activation
-        y = output[0] if output else x
-        # MASK_NONE, MASK_FROM_OUTPUT or MASK_FROM_INPUT of the kernels
-        mask = 0 if activation == LINEAR else 2 if output else 1
+        dy = received[0]
+        dy2 = received[-1]
+        has_dy2 = len(received) == 2
+        x, weight, bias, statistics, output = ctx.saved_tensors
+        tiling = ctx.tiling
+        activation = ctx.activation
+        y = x if output is None else output
+        # MASK_NONE, MASK_FROM_INPUT or MASK_FROM_OUTPUT of the kernels
+        mask = 0
+        if activation != LINEAR:
+            mask = 1 if output is None else 2
         dx = torch.empty_like(x)
-        dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
+        dweight = torch.empty_like(weight)
+        dbias = torch.empty_like(bias)
         partials = statistics.new_empty(2, tiling.grid[1], x.shape[1])
         # dz, the gradient before the activation, is the gradient of the residual. Without an
         # activation and with one incoming gradient it is dy itself. If the first kernel writes dz,
         # the second one reads it in place of dy, dy2 and y.
-        write_dz = has_dy2 or (bool(output) and ctx.needs_input_grad[3])
+        write_dz = has_dy2 or (output is not None and ctx.needs_input_grad[3])
         dz = torch.empty_like(x) if write_dz else dy
         launch("gradient_sums_kernel", tiling.grid,
             dy, dy2, x, y, dz, partials, statistics, weight, bias,
@@ -228,7 +245,8 @@ class _BatchNormAct(torch.autograd.Function):
             **tiling.launch_options(x.itemsize),
         )  # fmt: skip
         if write_dz:
-            y, mask = x, 0
+            y = x
+            mask = 0
         launch("input_gradient_kernel", tiling.grid,
             dz, x, y, dx, partials, statistics, weight, bias, dweight, dbias,
             *ctx.sizes, activation.upper,

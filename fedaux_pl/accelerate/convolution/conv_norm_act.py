@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, ceil_div, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution import depthwise
 from fedaux_pl.accelerate.convolution.batch_norm import (
     LINEAR,
@@ -48,7 +48,11 @@ Layers = tuple[nn.Conv2d, nn.BatchNorm2d]  # a convolution without bias and its 
 
 
 def choose_path(
-    conv: nn.Module, norm: nn.Module, x: Tensor, residual: Tensor | None, activation: Activation
+    conv: nn.Module,
+    norm: nn.Module,
+    x: Tensor,
+    residual: Tensor | None,
+    activation: Activation,
 ) -> Path:
     """Choose how act(norm(conv(x)) + residual) is computed.
 
@@ -151,7 +155,10 @@ def _convolve(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, M
 
 
 def convolve_folded(
-    layers: Layers, x: Tensor, residual: Tensor | None, shortcut: Layers | None = None
+    layers: Layers,
+    x: Tensor,
+    residual: Tensor | None,
+    shortcut: Layers | None = None,
 ) -> Tensor:
     """Compute relu(norm(conv(x)) + shortcut(residual)) in evaluation mode by cuDNN."""
     if residual is None or shortcut is None:
@@ -208,7 +215,7 @@ def fold_batch_norm(
         height * width * padded, in_channels,
         weight.stride(0), weight.stride(1), weight.stride(3), padded, norm.eps, BLOCK=1024,
     )  # fmt: skip
-    return folded.permute(0, 3, 1, 2), bias
+    return folded.movedim(3, 1), bias
 
 
 def fits_pointwise(conv: nn.Module, x: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
@@ -237,12 +244,13 @@ def multiply_pixels(
     """
     x = channels_last(x)
     n, in_channels, height, width = x.shape
-    pixels, channels = n * height * width, len(weight)
+    pixels = n * height * width
+    channels = len(weight)
     if out is None:
-        out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
+        out = x.new_empty(n, height, width, channels).movedim(3, 1)
     tile = dict(FEW if in_channels <= FEW_CHANNELS else MORE)
     tile["BLOCK_N"] = min(tile["BLOCK_N"], next_power_of_two(channels, MIN_BLOCK))
-    programs = -(-channels // tile["BLOCK_N"]) * -(-pixels // tile["BLOCK_M"])
+    programs = ceil_div(channels, tile["BLOCK_N"]) * ceil_div(pixels, tile["BLOCK_M"])
     launch("pointwise_kernel", (programs,),
         x, x if residual is None else channels_last(residual), out, weight, bias,
         pixels, activation.upper,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import launch, next_power_of_two
+from fedaux_pl.accelerate.context import ceil_div, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
@@ -47,28 +47,44 @@ def is_depthwise(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def _plan(
-    x: Tensor, weight: Tensor | None, stride: int, *, programs: int, tile: int, pitch: int
+    x: Tensor,
+    weight: Tensor | None,
+    stride: int,
+    *,
+    programs: int,
+    tile: int,
+    pitch: int,
 ) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
     """The grid, sizes and constants of both kernels; an output pixel has ``pitch`` values."""
     n, channels, height, width = x.shape
-    out_height, out_width = (height - 1) // stride + 1, (width - 1) // stride + 1
+    out_height = (height - 1) // stride + 1
+    out_width = (width - 1) // stride + 1
     parameters = channels if weight is None else len(weight)
     unit = math.gcd(channels, pitch, ALIGNMENT)
     block_channels = min(BLOCK_CHANNELS, next_power_of_two(channels, 4))
     block = tile // block_channels
-    channel_blocks = -(-channels // block_channels)
+    channel_blocks = ceil_div(channels, block_channels)
     columns = n * out_width
-    chunk = -(-columns * channel_blocks // (programs * block)) * block
-    constants = {"UNIT": unit, "STRIDE": stride, "POOL": weight is None}
-    return (
-        (channel_blocks, -(-columns // chunk)),
-        (columns, channels // unit, parameters, chunk, height, width, out_height, out_width),
-        constants | {"BLOCK_M": block, "BLOCK_C": block_channels, "num_warps": WARPS},
-    )
+    chunk = ceil_div(columns * channel_blocks, programs * block) * block
+    grid = channel_blocks, ceil_div(columns, chunk)
+    units = channels // unit
+    sizes = columns, units, parameters, chunk, height, width, out_height, out_width
+    constants = {
+        "UNIT": unit,
+        "STRIDE": stride,
+        "POOL": weight is None,
+        "BLOCK_M": block,
+        "BLOCK_C": block_channels,
+        "num_warps": WARPS,
+    }
+    return grid, sizes, constants
 
 
 def depthwise_norm_act_eval(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, activation: Activation
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    activation: Activation,
 ) -> Tensor:
     """Compute act(norm(conv(x))) in evaluation mode, in one kernel and without gradients."""
     x = channels_last(x)
@@ -110,7 +126,7 @@ def convolve_depthwise_eval(
     pitch = x.shape[1] if out is None else out.stride(3)
     grid, sizes, constants = _plan(x, weight, stride, programs=PROGRAMS, tile=tile, pitch=pitch)
     if out is None:
-        out = x.new_empty(len(x), *sizes[-2:], x.shape[1]).permute(0, 3, 1, 2)
+        out = x.new_empty(len(x), *sizes[-2:], x.shape[1]).movedim(3, 1)
     weight = x if weight is None else weight  # not read
     statistics: tuple[Tensor | None, ...] = (weight,) * 4  # not read
     if norm is not None:
@@ -128,11 +144,16 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, stride: int, side_stream: SideStream | None
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        stride: int,
+        side_stream: SideStream | None,
     ) -> Tensor:
         x = channels_last(x)
         ctx.save_for_backward(x, weight)
-        ctx.stride, ctx.side_stream = stride, side_stream
+        ctx.stride = stride
+        ctx.side_stream = side_stream
         return convolve_depthwise_eval(x, weight, stride)
 
     @staticmethod
@@ -159,7 +180,7 @@ class _Depthwise(torch.autograd.Function):
 
         def write() -> None:
             chunks, size = partials.shape
-            grid = (-(-size // SUM_BLOCK["BLOCK_W"]),)
+            grid = (ceil_div(size, SUM_BLOCK["BLOCK_W"]),)
             launch("sum_partials_kernel", grid, partials, gradient, chunks, size, **SUM_BLOCK)
 
         dweight = write_gradient(ctx.side_stream, weight, gradient, write, partials)

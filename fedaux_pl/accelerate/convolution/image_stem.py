@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedaux_pl.accelerate.context import MIN_BLOCK, launch, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, ceil_div, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution.batch_norm import LINEAR, Activation, channels_last
 from fedaux_pl.accelerate.eligibility import ALIGNMENT, is_bias_free_conv
 
@@ -52,12 +52,12 @@ def standardize(x: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Ten
     out = torch.empty(n, height, width, padded, dtype=dtype, device=x.device)
     pixels = n * height * width
     block = 256
-    launch("standardize_kernel", (-(-pixels // block),),
+    launch("standardize_kernel", (ceil_div(pixels, block),),
         x, out, mean, std, pixels, height * width, channels,
         x.stride(0), x.stride(1), x.stride(3), int(mean.numel() > 1), int(std.numel() > 1),
         255.0 if x.dtype == torch.uint8 else 1.0, PADDED=padded, BLOCK=block,
     )  # fmt: skip
-    return out.permute(0, 3, 1, 2)[:, :channels]
+    return out.movedim(3, 1)[:, :channels]
 
 
 def is_stem(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -73,7 +73,10 @@ def is_stem(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
 
 
 def convolve_images(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = LINEAR
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation = LINEAR,
 ) -> Tensor:
     """Compute act(conv(x) + bias) of a stem, without gradients.
 
@@ -85,20 +88,20 @@ def convolve_images(
     pixels = n * height * width
     block_channels = next_power_of_two(channels, MIN_BLOCK)
     block = min(128, STEM_TILE // block_channels)
-    chunk = -(-pixels // (STEM_PROGRAMS * block)) * block
-    launch("stem_kernel", (-(-pixels // chunk),),
+    chunk = ceil_div(pixels, STEM_PROGRAMS * block) * block
+    launch("stem_kernel", (ceil_div(pixels, chunk),),
         x, weight, weight if bias is None else bias, out, pixels, height, width, chunk,
         activation.upper, CHANNELS=channels, ACT=activation.kind, HAS_BIAS=bias is not None,
         BLOCK_M=block, BLOCK_C=block_channels, num_warps=4, num_stages=STEM_STAGES,
     )  # fmt: skip
-    return out.permute(0, 3, 1, 2)
+    return out.movedim(3, 1)
 
 
 def pad_weight(weight: Tensor, in_channels: int, dtype: torch.dtype) -> Tensor:
     """Convert a weight to channels last and ``dtype``, and pad its input channels with zeros."""
-    given = weight.shape[1]
-    if in_channels == given:
+    channels, unpadded, height, width = weight.shape
+    if in_channels == unpadded:
         return weight.to(dtype, memory_format=torch.channels_last)
-    padded = weight.new_zeros(weight.shape[0], *weight.shape[2:], in_channels, dtype=dtype)
-    padded[..., :given].copy_(weight.permute(0, 2, 3, 1))
-    return padded.permute(0, 3, 1, 2)
+    padded = weight.new_zeros(channels, height, width, in_channels, dtype=dtype)
+    padded[..., :unpadded].copy_(weight.movedim(1, 3))
+    return padded.movedim(3, 1)

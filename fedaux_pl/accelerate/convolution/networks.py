@@ -147,7 +147,8 @@ class FastShuffleUnit(ShuffleUnit):
         """Map feature maps to feature maps, of half the size with stride 2."""
         if not fusable(x):
             return super().forward(x)
-        if (compute := choose_unit(self, x)) is not None:
+        compute = choose_unit(self, x)
+        if compute is not None:
             return compute(self, x)
         x, shortcut_input = branch(x)
         out = _shuffle(conv_norm_act(self.reduce, self.norm1, x), self.groups)
@@ -187,14 +188,14 @@ def _shuffle(x: Tensor, groups: int) -> Tensor:
     if not x.is_contiguous(memory_format=torch.channels_last):
         return channel_shuffle(x, groups)
     n, channels, height, width = x.shape
-    rows = x.permute(0, 2, 3, 1).view(n, height, width, groups, channels // groups)
-    return rows.transpose(3, 4).flatten(3).permute(0, 3, 1, 2)
+    rows = x.movedim(1, 3).view(n, height, width, groups, channels // groups)
+    return rows.transpose(3, 4).flatten(3).movedim(3, 1)
 
 
 def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
     """Compute a unit in training mode, with gradients."""
     x, shortcut_input = branch(x)
-    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    norm1, norm2, norm3 = _norms(unit)
     (_, reduce), (_, expand) = _products(unit)
     inner, moments = convolve_pointwise(unit.reduce, x, reduce)
     inner = batch_norm_act(norm1, inner, None, RELU, moments, shuffled_groups=unit.groups)
@@ -209,13 +210,21 @@ def shuffle_unit_train(unit: ShuffleUnit, x: Tensor) -> Tensor:
 
 def padded_products(units: Iterable[nn.Module], x: Tensor) -> list[Product]:
     """The matrices of all units that ``shuffle_unit_train`` may compute."""
-    return [
-        product
-        for unit in units
-        if isinstance(unit, ShuffleUnit) and unit.training and compute_dtype(x) in HALF
-        if is_pointwise(unit.reduce) and is_pointwise(unit.expand)
-        for product in _products(unit)
-    ]
+    products: list[Product] = []
+    if compute_dtype(x) not in HALF:
+        return products
+    for unit in units:
+        if isinstance(unit, ShuffleUnit) and unit.training and _has_products(unit):
+            products += _products(unit)
+    return products
+
+
+def _has_products(unit: ShuffleUnit) -> bool:
+    return is_pointwise(unit.reduce) and is_pointwise(unit.expand)
+
+
+def _norms(unit: ShuffleUnit) -> tuple[nn.BatchNorm2d, ...]:
+    return cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
 
 
 def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
@@ -230,13 +239,15 @@ def _products(unit: ShuffleUnit) -> tuple[Product, Product]:
 
 def choose_unit(unit: ShuffleUnit, x: Tensor) -> Callable[[ShuffleUnit, Tensor], Tensor] | None:
     """Return the function that can compute a unit, if its layers and their inputs are standard."""
-    norms = unit.norm1, unit.norm2, unit.norm3
-    if (
-        compute_dtype(x) not in HALF
-        or not (is_pointwise(unit.reduce) and is_pointwise(unit.expand))
-        or not (depthwise.is_depthwise(unit.depthwise) and fits_input(unit.reduce, x))
-        or not all(is_standard_batch_norm(norm) for norm in norms)
-    ):
+    norms = _norms(unit)
+    is_standard = (
+        compute_dtype(x) in HALF
+        and _has_products(unit)
+        and depthwise.is_depthwise(unit.depthwise)
+        and fits_input(unit.reduce, x)
+        and all(is_standard_batch_norm(norm) for norm in norms)
+    )
+    if not is_standard:
         return None
     if all(norm.training for norm in norms):
         stride = unit.depthwise.stride[0]
@@ -250,10 +261,10 @@ def choose_unit(unit: ShuffleUnit, x: Tensor) -> Callable[[ShuffleUnit, Tensor],
 def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
     """Compute a unit in evaluation mode, without gradients."""
     x = channels_last(x.to(compute_dtype(x)))
-    norm1, norm2, norm3 = cast(tuple[nn.BatchNorm2d, ...], (unit.norm1, unit.norm2, unit.norm3))
+    norm1, norm2, norm3 = _norms(unit)
     (_, reduce), (_, expand) = _products(unit)
     matrix, bias = _fold(unit.reduce, norm1, reduce, x.dtype)
-    weight = matrix.view(len(matrix), 1, 1, -1).permute(0, 3, 1, 2)
+    weight = matrix.view(len(matrix), 1, 1, -1).movedim(3, 1)
     inner = convolve_act(x, weight, bias, None, POINTWISE)
     inner = depthwise.depthwise_norm_act_eval(unit.depthwise, norm2, inner, LINEAR)
     matrix, bias = _fold(unit.expand, norm3, expand, x.dtype)
@@ -261,14 +272,17 @@ def shuffle_unit_eval(unit: ShuffleUnit, x: Tensor) -> Tensor:
         return multiply_pixels(inner, matrix, bias, x)
     n, _, height, width = inner.shape
     channels = x.shape[1] + len(matrix)
-    out = x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
+    out = x.new_empty(n, height, width, channels).movedim(3, 1)
     depthwise.convolve_depthwise_eval(x, None, 2, activation=RELU, out=out[:, : x.shape[1]])
     multiply_pixels(inner, matrix, bias, out=out[:, x.shape[1] :])
     return out
 
 
 def _fold(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, layout: MatrixLayout, dtype: torch.dtype
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    layout: MatrixLayout,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The matrix and the bias of a convolution with BatchNorm folded in."""
     weight, bias = fold_batch_norm(conv, norm, dtype)

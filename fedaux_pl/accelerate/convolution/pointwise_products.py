@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import MIN_BLOCK, current, launch, next_power_of_two
+from fedaux_pl.accelerate.context import MIN_BLOCK, ceil_div, current, launch, next_power_of_two
 from fedaux_pl.accelerate.convolution.batch_norm import PROGRAMS, Moments, channels_last
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     SideStream,
@@ -76,11 +76,11 @@ def write_matrices(products: Sequence[Product], dtype: torch.dtype) -> dict[Prod
     if not products:
         return {}
     sizes = [layout.rows * layout.columns for _, layout in products]
-    parts = torch.split(products[0][0].weight.new_zeros(sum(sizes), dtype=dtype), sizes)
-    return {
-        (conv, layout): _write_blocks(conv.weight, layout, part)
-        for (conv, layout), part in zip(products, parts, strict=True)
-    }
+    buffer = products[0][0].weight.new_zeros(sum(sizes), dtype=dtype)
+    matrices = {}
+    for (conv, layout), zeros in zip(products, torch.split(buffer, sizes), strict=True):
+        matrices[conv, layout] = _write_blocks(conv.weight, layout, zeros)
+    return matrices
 
 
 def _write_blocks(weight: Tensor, layout: MatrixLayout, zeros: Tensor) -> Tensor:
@@ -111,7 +111,9 @@ def fits_product(conv: nn.Module, x: Tensor, dtype: torch.dtype) -> TypeGuard[nn
 
 
 def convolve_pointwise(
-    conv: nn.Conv2d, x: Tensor, layout: MatrixLayout | None = None
+    conv: nn.Conv2d,
+    x: Tensor,
+    layout: MatrixLayout | None = None,
 ) -> tuple[Tensor, Moments | None]:
     """Compute conv(x) in the dtype of ``x``, with gradients.
 
@@ -121,14 +123,14 @@ def convolve_pointwise(
     n, in_channels, height, width = x.shape
     if layout is None:
         layout = MatrixLayout(conv.out_channels, conv.in_channels, conv.groups)
-    rows = channels_last(x).permute(0, 2, 3, 1).reshape(-1, in_channels)
+    rows = channels_last(x).movedim(1, 3).reshape(-1, in_channels)
     matrix = current().matrices.get((conv, layout))
     if matrix is None or matrix.dtype != x.dtype:
         matrix = matrix_of(conv.weight, layout, x.dtype)
     out, moments = _Product.apply(  # type: ignore[no-untyped-call]
         rows, conv.weight, matrix, layout, side_stream_for(conv), gives_moments(layout, x.dtype)
     )
-    return out.view(n, height, width, layout.rows).permute(0, 3, 1, 2), moments
+    return out.view(n, height, width, layout.rows).movedim(3, 1), moments
 
 
 class _Product(torch.autograd.Function):
@@ -145,16 +147,22 @@ class _Product(torch.autograd.Function):
         with_moments: bool,
     ) -> tuple[Tensor, Moments | None]:
         ctx.save_for_backward(rows, matrix)
-        ctx.weight, ctx.layout, ctx.side_stream = weight, layout, side_stream
-        return multiply_with_moments(rows, matrix) if with_moments else (rows @ matrix.t(), None)
+        ctx.weight = weight
+        ctx.layout = layout
+        ctx.side_stream = side_stream
+        if with_moments:
+            return multiply_with_moments(rows, matrix)
+        return rows @ matrix.t(), None
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, _: object) -> tuple[Tensor | None, ...]:
         rows, matrix = ctx.saved_tensors
-        weight, layout, side_stream = ctx.weight, ctx.layout, ctx.side_stream
+        weight = ctx.weight
+        layout = ctx.layout
         dy = dy.contiguous()
-        gradient, is_weight = fork(side_stream, weight), layout.is_weight(weight)
+        gradient = fork(ctx.side_stream, weight)
+        is_weight = layout.is_weight(weight)
         dmatrix = gradient if is_weight else torch.empty(matrix.shape, device=matrix.device)
         needs_drows, needs_gradient, *_ = ctx.needs_input_grad
         drows = dy @ matrix if needs_drows else None
@@ -167,7 +175,7 @@ class _Product(torch.autograd.Function):
                 blocks = layout.blocks(dmatrix, weight)
                 gradient.view(blocks.shape).copy_(blocks)
 
-        dweight = write_gradient(side_stream, weight, gradient, write, dy, rows, dmatrix)
+        dweight = write_gradient(ctx.side_stream, weight, gradient, write, dy, rows, dmatrix)
         return drows, dweight, None, None, None, None
 
 
@@ -184,15 +192,16 @@ def gives_moments(layout: MatrixLayout, dtype: torch.dtype) -> bool:
 
 def multiply_with_moments(rows: Tensor, weight: Tensor) -> tuple[Tensor, Moments]:
     """Compute rows @ weight.T and its moments, with at most ``MAX_IN_CHANNELS`` columns."""
-    (pixels, in_channels), channels = rows.shape, len(weight)
+    pixels, in_channels = rows.shape
+    channels = len(weight)
     max_block = FEW_BLOCK_CHANNELS if in_channels <= FEW_CHANNELS else BLOCK_CHANNELS
     block_channels = min(max_block, next_power_of_two(channels, MIN_BLOCK))
-    channel_blocks = -(-channels // block_channels)
+    channel_blocks = ceil_div(channels, block_channels)
     # as many programs for each BLOCK_CHANNELS channels as BatchNorm's kernels have
     width = max(BLOCK_CHANNELS, channel_blocks * block_channels)
-    tiles = -(-pixels * width // (PROGRAMS * BLOCK_CHANNELS * BLOCK_PIXELS))
+    tiles = ceil_div(pixels * width, PROGRAMS * BLOCK_CHANNELS * BLOCK_PIXELS)
     chunk = tiles * BLOCK_PIXELS
-    chunks = -(-pixels // chunk)
+    chunks = ceil_div(pixels, chunk)
     out = rows.new_empty(pixels, channels)
     partials = torch.empty(2, chunks, channels, device=rows.device)
     launch("pointwise_moments_kernel", (channel_blocks, chunks),

@@ -160,16 +160,19 @@ class _Convolution(torch.autograd.Function):
         x = channels_last(x)
         weight = pad_weight(parameter, x.shape[1], x.dtype)
         ctx.save_for_backward(x, weight)
-        ctx.parameter, ctx.geometry, ctx.side_stream = parameter, geometry, side_stream
+        ctx.parameter = parameter
+        ctx.geometry = geometry
+        ctx.side_stream = side_stream
         return convolve_images(x, weight) if stem else torch.conv2d(x, weight, None, *geometry)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        parameter, dy = ctx.parameter, channels_last(dy)
-        given = dy, x, weight, None, *ctx.geometry, False, (0, 0), 1
-        compute = partial(torch.ops.aten.convolution_backward, *given)
+        parameter = ctx.parameter
+        dy = channels_last(dy)
+        arguments = dy, x, weight, None, *ctx.geometry, False, (0, 0), 1
+        compute = partial(torch.ops.aten.convolution_backward, *arguments)
         needs_dx, needs_dweight, *_ = ctx.needs_input_grad
         gradient = fork(ctx.side_stream, parameter)
         dx = compute((True, False, False))[0] if needs_dx else None

@@ -44,29 +44,31 @@ def attention_kernel(
     BLOCK_Q: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Softmax(Q K' / sqrt(DIM)) V, one program for each text and head."""
+    width: tl.constexpr = HEADS * DIM
+    qkv_width: tl.constexpr = 3 * width
     text_head = tl.program_id(0)
     row, count = find_rows(starts, text_head // HEADS, length, PACKED)
     head = text_head % HEADS
     cols = tl.arange(0, BLOCK_L)
     dims = tl.arange(0, BLOCK_D)
     is_token = tl.load(ids + row + cols, mask=cols < count, other=pad_id) != pad_id
-    qkv += row * (3 * HEADS * DIM) + head * DIM
-    out += row * (HEADS * DIM) + head * DIM
+    qkv += row * qkv_width + head * DIM
+    out += row * width + head * DIM
     key_mask = (cols < count)[:, None] & (dims < DIM)[None, :]
-    key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
-    key = tl.load(qkv + HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
-    value = tl.load(qkv + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+    key_offsets = cols[:, None] * qkv_width + dims[None, :]
+    key = tl.load(qkv + width + key_offsets, mask=key_mask, other=0.0)
+    value = tl.load(qkv + 2 * width + key_offsets, mask=key_mask, other=0.0)
     for first in range(0, count, BLOCK_Q):
         rows = first + tl.arange(0, BLOCK_Q)
         mask = (rows < count)[:, None] & (dims < DIM)[None, :]
-        query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
+        query_offsets = rows[:, None] * qkv_width + dims[None, :]
         query = tl.load(qkv + query_offsets, mask=mask, other=0.0)
         probs, dropout_scale = _probabilities(
             query, key, is_token, rows, cols, length, text_head, seeds, seed_index, scale, rate,
             CAUSAL, DROPOUT,
         )  # fmt: skip
         output = tl.dot((probs * dropout_scale).to(value.dtype), value)
-        out_offsets = rows[:, None] * (HEADS * DIM) + dims[None, :]
+        out_offsets = rows[:, None] * width + dims[None, :]
         tl.store(out + out_offsets, output.to(out.dtype.element_ty), mask=mask)
 
 
@@ -82,11 +84,13 @@ def attention_backward_kernel(
 
     A program computes one head of every ``parts``-th text.
     """
+    width: tl.constexpr = HEADS * DIM
+    qkv_width: tl.constexpr = 3 * width
     part = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
     cols = tl.arange(0, BLOCK_L)
     dims = tl.arange(0, BLOCK_D)
-    key_offsets = cols[:, None] * (3 * HEADS * DIM) + dims[None, :]
+    key_offsets = cols[:, None] * qkv_width + dims[None, :]
     query_sums = tl.zeros((BLOCK_D,), tl.float32)
     key_sums = tl.zeros((BLOCK_D,), tl.float32)
     value_sums = tl.zeros((BLOCK_D,), tl.float32)
@@ -94,20 +98,20 @@ def attention_backward_kernel(
         row, count = find_rows(starts, text, length, PACKED)
         key_mask = (cols < count)[:, None] & (dims < DIM)[None, :]
         is_token = tl.load(ids + row + cols, mask=cols < count, other=pad_id) != pad_id
-        qkv_text = qkv + row * (3 * HEADS * DIM) + head * DIM
-        dqkv_text = dqkv + row * (3 * HEADS * DIM) + head * DIM
-        dout_text = dout + row * (HEADS * DIM) + head * DIM
-        key = tl.load(qkv_text + HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
-        value = tl.load(qkv_text + 2 * HEADS * DIM + key_offsets, mask=key_mask, other=0.0)
+        qkv_text = qkv + row * qkv_width + head * DIM
+        dqkv_text = dqkv + row * qkv_width + head * DIM
+        dout_text = dout + row * width + head * DIM
+        key = tl.load(qkv_text + width + key_offsets, mask=key_mask, other=0.0)
+        value = tl.load(qkv_text + 2 * width + key_offsets, mask=key_mask, other=0.0)
         dkey = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
         dvalue = tl.zeros((BLOCK_L, BLOCK_D), tl.float32)
         for first in range(0, count, BLOCK_Q):
             rows = first + tl.arange(0, BLOCK_Q)
             mask = (rows < count)[:, None] & (dims < DIM)[None, :]
-            query_offsets = rows[:, None] * (3 * HEADS * DIM) + dims[None, :]
+            query_offsets = rows[:, None] * qkv_width + dims[None, :]
             query = tl.load(qkv_text + query_offsets, mask=mask, other=0.0)
             doutput = tl.load(
-                dout_text + rows[:, None] * (HEADS * DIM) + dims[None, :], mask=mask, other=0.0
+                dout_text + rows[:, None] * width + dims[None, :], mask=mask, other=0.0
             )
             probs, dropout_scale = _probabilities(
                 query, key, is_token, rows, cols, length, text * HEADS + head, seeds, seed_index,
@@ -121,13 +125,13 @@ def attention_backward_kernel(
             dkey += tl.dot(tl.trans(dscores), query)
             tl.store(dqkv_text + query_offsets, dquery.to(dqkv.dtype.element_ty), mask=mask)
             query_sums += tl.sum(dquery, 0)
-        dkey_text = dqkv_text + HEADS * DIM + key_offsets
-        dvalue_text = dqkv_text + 2 * HEADS * DIM + key_offsets
+        dkey_text = dqkv_text + width + key_offsets
+        dvalue_text = dqkv_text + 2 * width + key_offsets
         tl.store(dkey_text, dkey.to(dqkv.dtype.element_ty), mask=key_mask)
         tl.store(dvalue_text, dvalue.to(dqkv.dtype.element_ty), mask=key_mask)
         key_sums += tl.sum(dkey, 0)
         value_sums += tl.sum(dvalue, 0)
     partials += part.to(tl.int64) * columns + head * DIM
     tl.store(partials + dims, query_sums, mask=dims < DIM)
-    tl.store(partials + HEADS * DIM + dims, key_sums, mask=dims < DIM)
-    tl.store(partials + 2 * HEADS * DIM + dims, value_sums, mask=dims < DIM)
+    tl.store(partials + width + dims, key_sums, mask=dims < DIM)
+    tl.store(partials + 2 * width + dims, value_sums, mask=dims < DIM)

@@ -47,6 +47,14 @@ def _find_chunk(rows, units, chunk_rows, UNIT: tl.constexpr, BLOCK_C: tl.constex
 
 
 @triton.jit
+def _find_tile(first, count, channel, channels, channel_mask, BLOCK_M: tl.constexpr):
+    """The mask and the offsets of a tile, from row ``first`` of ``count`` rows on."""
+    row = first + tl.arange(0, BLOCK_M)
+    mask = (row < count)[:, None] & channel_mask[None, :]
+    return mask, row[:, None] * channels + channel[None, :]
+
+
+@triton.jit
 def _store_moments(sums, squares, shift, count, partials, chunks, channels, channel):
     """Write a chunk's mean and sum of squared deviations, from sums over values - shift."""
     total = tl.sum(sums, 0)
@@ -110,9 +118,7 @@ def moments_kernel(
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     squares = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
-        row = first + tl.arange(0, BLOCK_M)
-        mask = (row < count)[:, None] & channel_mask[None, :]
-        offsets = row[:, None] * channels + channel[None, :]
+        mask, offsets = _find_tile(first, count, channel, channels, channel_mask, BLOCK_M)
         tile = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
         difference = tl.where(mask, tile - shift[None, :], 0.0)
         sums += difference
@@ -165,9 +171,7 @@ def normalize_kernel(
     shift = tl.load(bias + index, mask=parameter_mask, other=0.0)
     chunk_offset = start.to(tl.int64) * channels
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
-        row = first + tl.arange(0, BLOCK_M)
-        mask = (row < count)[:, None] & channel_mask[None, :]
-        offsets = row[:, None] * channels + channel[None, :]
+        mask, offsets = _find_tile(first, count, channel, channels, channel_mask, BLOCK_M)
         z = tl.load(x + chunk_offset + offsets, mask=mask, other=0.0).to(tl.float32)
         z = (z - mean[None, :]) * scale[None, :] + shift[None, :]
         if HAS_RESIDUAL:
@@ -231,9 +235,7 @@ def gradient_sums_kernel(
     sums = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_M, BLOCK_C), tl.float32)
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
-        row = first + tl.arange(0, BLOCK_M)
-        mask = (row < count)[:, None] & channel_mask[None, :]
-        offsets = row[:, None] * channels + channel[None, :]
+        mask, offsets = _find_tile(first, count, channel, channels, channel_mask, BLOCK_M)
         dz, centered = _load_dz(
             dy, dy2, x, y, mean, scale, shift, offsets, mask, upper, ACT, MASK, HAS_DY2
         )
@@ -262,9 +264,7 @@ def input_gradient_kernel(
     total = tl.zeros_like(mean)
     product = tl.zeros_like(mean)
     for first in range(0, chunks, BLOCK_P):
-        partial = first + tl.arange(0, BLOCK_P)
-        mask = (partial < chunks)[:, None] & channel_mask[None, :]
-        offsets = partial[:, None] * channels + channel[None, :]
+        mask, offsets = _find_tile(first, chunks, channel, channels, channel_mask, BLOCK_P)
         total += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
         offsets += chunks * channels
         product += tl.sum(tl.load(partials + offsets, mask=mask, other=0.0), 0)
@@ -279,9 +279,7 @@ def input_gradient_kernel(
     slope = product * invstd / rows
     chunk_offset = start.to(tl.int64) * channels
     for first in tl.range(0, count, BLOCK_M, num_stages=STAGES):
-        row = first + tl.arange(0, BLOCK_M)
-        mask = (row < count)[:, None] & channel_mask[None, :]
-        offsets = row[:, None] * channels + channel[None, :]
+        mask, offsets = _find_tile(first, count, channel, channels, channel_mask, BLOCK_M)
         dz, centered = _load_dz(
             dy + chunk_offset, dy, x + chunk_offset, y + chunk_offset,
             mean, scale, shift, offsets, mask, upper, ACT, MASK, False,

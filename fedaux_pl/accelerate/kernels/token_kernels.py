@@ -65,10 +65,10 @@ def pack_kernel(
     for first in range(0, length, BLOCK_L):
         positions = first + tl.arange(0, BLOCK_L)
         mask = start + positions < stop
-        found = tl.where(is_text, text * length + positions, 0)
-        word = tl.load(ids + found, mask=mask & is_text, other=pad_id)
+        slot = tl.where(is_text, text * length + positions, 0)
+        word = tl.load(ids + slot, mask=mask & is_text, other=pad_id)
         tl.store(packed + start + positions, tl.where(fits, word, -1), mask=mask)
-        tl.store(slots + start + positions, found, mask=mask)
+        tl.store(slots + start + positions, slot, mask=mask)
 
 
 @triton.jit(do_not_specialize=["texts"])

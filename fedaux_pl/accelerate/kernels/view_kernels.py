@@ -76,9 +76,9 @@ def _compute_luma(red, green, blue):
 
 
 @triton.jit
-def _compute_channel(hue, own_hue, high, chroma):
-    """A color channel, by the distance of the hue from the channel's own hue."""
-    distance = tl.abs(tl.abs(tl.abs(hue - own_hue) - 3) - 3)
+def _compute_channel(hue, channel_hue, high, chroma):
+    """A color channel, by the distance of the hue from that of the channel."""
+    distance = tl.abs(tl.abs(tl.abs(hue - channel_hue) - 3) - 3)
     return high - _clamp(distance - 1) * chroma
 
 

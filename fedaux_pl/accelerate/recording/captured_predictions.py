@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.accelerate.context import ceil_div
 from fedaux_pl.accelerate.eligibility import compute_dtype
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, Replay
 from fedaux_pl.accelerate.recording.replicas import network_name
@@ -34,20 +35,28 @@ class CapturedPredictor:
     """
 
     def __init__(
-        self, model: nn.Module, recorder: CudaGraphs, preparing: Preparing = nullcontext
+        self,
+        model: nn.Module,
+        recorder: CudaGraphs,
+        preparing: Preparing = nullcontext,
     ) -> None:
-        self._preparing, self._name = preparing, network_name(model)
+        self._preparing = preparing
+        self._name = network_name(model)
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         # without BatchNorm's counters, which predictions do not use
         self._weights = {k: v for k, v in self._model.state_dict().items() if v.is_floating_point()}
-        self._recorder, self._pool = recorder, recorder.memory_pool()
+        self._recorder = recorder
+        self._pool = recorder.memory_pool()
         self._known: set[_PassKind] = set()  # have run once
         # the inputs and (in a list) the logits of captured passes, which have fixed addresses
         self._captured: dict[_PassKind, tuple[Tensor, list[Tensor], Replay]] = {}
 
     @torch.no_grad()
     def predict(
-        self, state: Mapping[str, Tensor], inputs: Inputs, rows: Tensor | None = None
+        self,
+        state: Mapping[str, Tensor],
+        inputs: Inputs,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
@@ -55,16 +64,18 @@ class CapturedPredictor:
         """
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
         # batches of equal sizes, because each size is compiled, tried and captured
-        count = -(-len(inputs) // prediction_batch_size(self._model, inputs, captured=True))
-        size = -(-len(inputs) // count)
+        most = prediction_batch_size(self._model, inputs, captured=True)
+        size = ceil_div(len(inputs), ceil_div(len(inputs), most))
         if rows is not None:  # filled up to whole batches of that size
             filled = torch.cat([rows, rows[:1].expand(-len(rows) % size)])
-            found = map(self._predict_batch, read_batches(inputs, torch.split(filled, size)))
-            return torch.cat(list(found))[: len(rows)]
-        parts = split_range(len(inputs), size, equal=True)
-        batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
-        outputs = map(self._predict_batch, batches)
-        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
+            batches = read_batches(inputs, torch.split(filled, size))
+            return torch.cat([self._predict_batch(x) for x in batches])[: len(rows)]
+        ranges = split_range(len(inputs), size, equal=True)
+        batches = read_batches(inputs, [slice(start, end) for start, end, _ in ranges])
+        logits = []
+        for x, (_, _, drop) in zip(batches, ranges, strict=True):
+            logits.append(self._predict_batch(x)[drop:])
+        return torch.cat(logits)
 
     def _predict_batch(self, x: Tensor) -> Tensor:
         kind = x.shape, x.dtype, compute_dtype(x)

@@ -90,7 +90,8 @@ class CudaGraphs:
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
         """Make an optimizer capturable: fused, with its counters on the device."""
         for group in optimizer.param_groups:
-            group["foreach"], group["fused"] = False, True
+            group["foreach"] = False
+            group["fused"] = True
             if "capturable" in group:
                 group["capturable"] = True
         # The GradScaler leaves the check for infinite gradients to the fused step.
@@ -112,7 +113,7 @@ class CudaGraphs:
 
         from fedaux_pl.accelerate import kernels
 
-        functions = [one for one in vars(kernels).values() if isinstance(one, JITFunction)]
+        functions = [value for value in vars(kernels).values() if isinstance(value, JITFunction)]
         with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as threads:
             mode = AsyncCompileMode(threads)
 
@@ -140,7 +141,10 @@ class CudaGraphs:
         return DeviceRNG(self.device)
 
     def capture(
-        self, steps: Sequence[Callable[[], None]], pool: Any, rngs: Sequence[DeviceRNG] = ()
+        self,
+        steps: Sequence[Callable[[], None]],
+        pool: Any,
+        rngs: Sequence[DeviceRNG] = (),
     ) -> Replay:
         """Capture steps without running them, and return a function that runs them concurrently.
 
@@ -155,8 +159,8 @@ class CudaGraphs:
                 gc.disable()
                 stack.callback(gc.enable)
             # thread_local: CUDA calls of other threads, such as NCCL's, do not end the capture
-            mode = "thread_local"
-            stack.enter_context(torch.cuda.graph(graph, pool=pool, capture_error_mode=mode))
+            capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+            stack.enter_context(capture)
             main = torch.cuda.current_stream(self.device)
             for step, stream in zip(steps, self._streams, strict=False):
                 stream.wait_stream(main)
@@ -175,7 +179,11 @@ class CudaGraphs:
             yield
 
     def probe(
-        self, module: pl.LightningModule, batch: tuple[Tensor, ...], step: Step, others: int = 0
+        self,
+        module: pl.LightningModule,
+        batch: tuple[Tensor, ...],
+        step: Step,
+        others: int = 0,
     ) -> ProbeResult:
         """Find out whether a module's steps can be captured, and for how many replicas.
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.bert.packing import choose_rows
-from fedaux_pl.accelerate.context import using
+from fedaux_pl.accelerate.context import ceil_div, using
 from fedaux_pl.accelerate.recording.cuda_graphs import (
     CudaGraphs,
     DeviceRNG,
@@ -52,26 +52,35 @@ class Replica:
     """A copy of a module, with its optimizer, batches and random numbers (None: it draws none)."""
 
     def __init__(
-        self, module: pl.LightningModule, optimizer: Optimizer, rng: DeviceRNG | None
+        self,
+        module: pl.LightningModule,
+        optimizer: Optimizer,
+        rng: DeviceRNG | None,
     ) -> None:
-        self.module, self.optimizer, self.rng = module, optimizer, rng
+        self.module = module
+        self.optimizer = optimizer
+        self.rng = rng
         self.batches = StaticBatches()
         self.loss_sum = torch.zeros((), device=next(module.parameters()).device)
-        self._lr, self._steps = math.nan, 0
-        self._lr_of: Callable[[int], float] | None = None
+        self._lr = math.nan
+        self._steps = 0
+        self._lr_of_step: Callable[[int], float] | None = None
 
     def start(self, job: Job) -> None:
         """Put the job's initial weights, optimizer state and seed in place."""
         job.start(self.module, self.optimizer)
-        self._lr_of, self._steps = job.lr, 0
+        self._lr_of_step = job.lr
+        self._steps = 0
         if self.rng is not None:
             self.rng.seed(job.seed)
 
     def prepare_step(self) -> None:
         """Do what a captured step does not: set its learning rate, read inputs."""
-        if self._lr_of is not None and (lr := self._lr_of(self._steps)) != self._lr:
-            set_lr(self.optimizer, lr)
-            self._lr = lr
+        if self._lr_of_step is not None:
+            lr = self._lr_of_step(self._steps)
+            if lr != self._lr:
+                set_lr(self.optimizer, lr)
+                self._lr = lr
         self._steps += 1
         self.batches.fetch()
 
@@ -98,10 +107,14 @@ class Replicas:
         encoder: Encoder | None = None,  # of texts, if steps can pack them
         scheduled: bool = False,  # jobs set the learning rate, which captured steps read
     ) -> None:
-        self._step, self._recorder, self._encoder = step, recorder, encoder
+        self._step = step
+        self._recorder = recorder
+        self._encoder = encoder
         self._scheduled = scheduled
-        self._max_replicas, self._uses_rng = probe.max_replicas, probe.uses_rng
-        self._preparing, self._name = preparing, network_name(module)
+        self._max_replicas = probe.max_replicas
+        self._uses_rng = probe.uses_rng
+        self._preparing = preparing
+        self._name = network_name(module)
         self._pool = recorder.memory_pool()
         self._replicas: list[Replica] = []
         self._captured: dict[StepKind, Replay] = {}
@@ -120,7 +133,7 @@ class Replicas:
 
     def waves(self, items: Sequence[int]) -> Iterator[Sequence[int]]:
         """Split items into the fewest groups that fit on the device, of nearly equal sizes."""
-        count = -(-len(items) // self._max_replicas)
+        count = ceil_div(len(items), self._max_replicas)
         for number in range(count):
             yield items[number * len(items) // count : (number + 1) * len(items) // count]
 
@@ -139,20 +152,19 @@ class Replicas:
         moved = {n for n, data in enumerate(batches) if active[n].batches.load_epoch(data, epoch)}
         if moved:
             # Captured steps read the old buffers. A memory pool is freed with its last one.
-            kept = {k: v for k, v in self._captured.items() if moved.isdisjoint(k.replicas)}
-            self._captured, self._pool = kept, self._recorder.memory_pool()
+            valid = {k: v for k, v in self._captured.items() if moved.isdisjoint(k.replicas)}
+            self._captured = valid
+            self._pool = self._recorder.memory_pool()
         full = batches[0].batch_size
         counts = [len(data) for data in batches]
-        tokens = [
-            [] if self._encoder is None else replica.batches.count_tokens(self._encoder)
-            for replica in active
-        ]
+        tokens = []
+        if self._encoder is not None:
+            tokens = [replica.batches.count_tokens(self._encoder) for replica in active]
         for index in range(counts[0]):
-            sizes = {
-                number: min(full, replica.batches.num_samples - index * full)
-                for number, replica in enumerate(active)
-                if index < counts[number]
-            }
+            sizes = {}
+            for number, replica in enumerate(active):
+                if index < counts[number]:
+                    sizes[number] = min(full, replica.batches.num_samples - index * full)
             for kind in _group_by_size(sizes, full):
                 is_full = kind.batch_size == full
                 if self._encoder is not None and is_full:  # others would be kinds of their own

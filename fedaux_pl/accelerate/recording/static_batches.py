@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedaux_pl.accelerate.context import ceil_div
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
@@ -34,21 +35,24 @@ class StaticBatches:
 
     def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
         """Load an epoch; return whether an address changed, so that captured steps are void."""
-        self._augmentation, self._read = batches.augmentation, None
+        self._augmentation = batches.augmentation
+        self._read = None
         if batches.reads_before_steps:
             self._read = batches.read_inputs(epoch, batches.positions(epoch))
         moved = self._load_data(batches.tensors, batches.batch_size)
         order = batches.order(epoch)
         self.num_samples = len(order)
-        rows = max(len(batches), -(-len(batches.tensors[0]) // batches.batch_size))
-        is_other = (self._order.device, self._order.shape[1]) != (order.device, batches.batch_size)
+        size = batches.batch_size
+        rows = max(len(batches), ceil_div(len(batches.tensors[0]), size))
+        is_other = self._order.device != order.device or self._order.shape[1] != size
         if is_other or len(self._order) < rows:
-            self._order = order.new_zeros(rows, batches.batch_size)
+            self._order = order.new_zeros(rows, size)
             self._next = order.new_zeros(1)
             moved = True
         self._order.view(-1)[: self.num_samples].copy_(order)
         self._next.zero_()
-        if (numbers := batches.random_numbers(epoch)) is not None:
+        numbers = batches.random_numbers(epoch)
+        if numbers is not None:
             if len(self._numbers) < rows:
                 self._numbers = numbers.new_zeros(rows, *numbers.shape[1:])
                 moved = True
@@ -65,9 +69,13 @@ class StaticBatches:
         """Return the first ``size`` samples of the next batch."""
         index = self._order.index_select(0, self._next).view(-1)[:size]
         inputs, *targets = self._data
-        x = inputs.index_select(0, index) if self._read is None else inputs[:size]
-        if self._read is None and self._augmentation is not None:
-            x = self._augmentation(x, self._numbers.index_select(0, self._next)[0, :size])
+        if self._read is not None:
+            x = inputs[:size]
+        else:
+            x = inputs.index_select(0, index)
+            if self._augmentation is not None:
+                numbers = self._numbers.index_select(0, self._next)
+                x = self._augmentation(x, numbers[0, :size])
         self._next += 1
         return x, *(tensor.index_select(0, index) for tensor in targets)
 

@@ -191,10 +191,10 @@ class PublishedFile(Download):
                     # the first releases of Python 3.11 have no filters
                     archive.extraction_filter = getattr(tarfile, "data_filter", None)
                     archive.extractall(scratch)  # noqa: S202 - the checksum is the published one
-            for file in [path for path in scratch.rglob("*") if path.is_file()]:
-                target = self.folder / file.relative_to(scratch)
+            for unpacked in [path for path in scratch.rglob("*") if path.is_file()]:
+                target = self.folder / unpacked.relative_to(scratch)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
+                unpacked.replace(target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -77,6 +77,9 @@ class Host(ThreadingHTTPServer):
         self.cuts = []
         self.has_ranges = True
 
+    def handle_error(self, *_):
+        """Print nothing: clients may close a connection."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):

@@ -198,7 +198,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
         ("--trainer.strategy=fsdp", "requires a GPU"),
         ("--trainer.devices=2 --trainer.strategy=ddp", "trainer.strategy must be auto"),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val"),
-        ("--data.private=CIFAR10 --data.private.root=nowhere", "CIFAR10 was not found"),
+        ("--data.private=CIFAR10 --data.private.root=nowhere", "missing data: cifar-10-python"),
         ("--data.auxiliary=ImageFolder --data.auxiliary.root=nowhere", "No folder of images was"),
         ("--data.auxiliary.size=16", "same shape"),
         ("--ckpt_path=nowhere.ckpt", "there is no checkpoint at"),

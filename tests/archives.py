@@ -33,8 +33,8 @@ def publish_archives(patch, folder, images=20, unlabeled=40):
     content = {}
     for part, count in {"train": 5, "test": 5, "unlabeled": unlabeled}.items():
         content[f"{part}_X.bin"] = rng.integers(0, 256, count * 27648, dtype=np.uint8).tobytes()
-        content[f"{part}_y.bin"] = bytes(range(1, count + 1))
-    del content["unlabeled_y.bin"]
+    for part in ("train", "test"):
+        content[f"{part}_y.bin"] = bytes(range(1, 6))
     _publish(patch, folder, STL10, datasets.STL10, content)
 
 

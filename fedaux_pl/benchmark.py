@@ -27,6 +27,8 @@ _STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # 
 class MeasuredFederation(Federation):
     """A federation that measures its preparation; its rounds log their seconds anyway."""
 
+    announces_duration = False
+
     def prepare(self, preparation: Preparation) -> None:
         """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
         # what the process prepares once, by kind: trial steps, first steps, captures, and kernels

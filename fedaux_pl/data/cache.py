@@ -100,6 +100,11 @@ def cache_lock(
         yield
 
 
+def has_cached(folder: Path, key: Mapping[str, str | int]) -> bool:
+    """Return whether there is a file of a key, which may be damaged."""
+    return _locate(folder, key)[0].is_file()
+
+
 def load_cached(
     folder: Path, key: Mapping[str, str | int], warn: bool = True
 ) -> dict[str, Tensor] | None:

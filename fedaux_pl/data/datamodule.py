@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedaux_pl.data import fingerprints, holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
+from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
@@ -50,6 +51,9 @@ class FederatedDataModule(pl.LightningDataModule):
             NpzImages without compression, files of ImageFolder and ImageNetSubset; all others are
             in host memory then. Null for the first that has room. The weights are the same, bit for
             bit on the CPU.
+        download: Whether to download missing data sets, by torchvision's addresses or from the
+            Hugging Face hub. With false, an error names every missing file. Null for ``download``
+            of each source; sources of the hub then download.
 
     Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -71,6 +75,7 @@ class FederatedDataModule(pl.LightningDataModule):
         classes: list[str] | None = None,
         holds: Holding | None = None,
         memory: Memory | None = None,
+        download: bool | None = None,
     ) -> None:
         super().__init__()
         for name, value, kind in (("memory", memory, Memory), ("holds", holds, Holding)):
@@ -95,6 +100,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.class_order = classes
         self.holds: Holding | None = holds
         self.memory: Memory | None = memory
+        self.download = download
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
         self._is_fast = False
@@ -116,6 +122,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _load(self, at_most: int | None) -> None:
         key, memory, public = machine_key(), self._choose_memory(), None
+        self._fetch_missing()
         private = PrivateData.load(self, memory)
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
@@ -135,6 +142,19 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def _sources(self) -> list[Source]:
         return [source for source in (self.private, self.auxiliary) if source is not None]
+
+    def _fetch_missing(self) -> None:
+        """Download what is missing of the parts that are to be loaded, or raise."""
+        parts = {"public": ["test"], "private": ["train"]}.get(self.holds or "", ["train", "test"])
+        needed = [(self.private, parts)]
+        if self.auxiliary is not None and self.holds != "private":
+            needed.append((self.auxiliary, ["auxiliary"]))
+        downloads = []
+        for source, names in needed:
+            if self.download is not None:
+                source.download = self.download
+            downloads += source.downloads(names)
+        fetch_missing(downloads)
 
     def _choose_memory(self) -> Memory:
         """Return where images stay, and tell the sources."""

@@ -1,6 +1,6 @@
 """Data of the caller's Python program as sources: data sets, arrays, and one of them per client."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.images import from_array, from_pil
 from fedaux_pl.data.input_checks import check_same_kind, shorten
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
@@ -153,6 +154,15 @@ class Silos(InMemory):
         """Raise a DataError if the model would misread the inputs of a client."""
         for member in self.members.values():
             member.check_model(model)
+
+    def downloads(self, parts: Collection[str]) -> list[Download]:
+        """Return those of all clients."""
+        downloads = []
+        for member in self.members.values():
+            if self.download is not None:
+                member.download = self.download
+            downloads += member.downloads(parts)
+        return downloads
 
     def image_bytes(self) -> int:
         """The bytes of all clients' images, if they are known."""

@@ -1,12 +1,13 @@
 """The base class of data sources, and the examples that they return."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.input_checks import check_finite
 from fedaux_pl.data.lazy_inputs import Inputs, select
 from fedaux_pl.errors import DataError
@@ -106,6 +107,16 @@ class Source(ABC):
 
     on_disk: bool = False
     """Whether inputs are to stay on disk, if the source can; the data module sets it."""
+
+    download: bool | None = None
+    """Whether missing public files are downloaded; ``download`` of the data module overrides it."""
+
+    def downloads(self, parts: Collection[str]) -> list[Download]:
+        """Return the public files of some parts: ``train``, ``test`` or ``auxiliary``.
+
+        They may be there or not. Files of the user that are missing raise a DataNotFoundError.
+        """
+        return []
 
     def image_bytes(self) -> int:
         """The bytes that all images take in memory, found without reading them; 0 if unknown."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
@@ -21,6 +22,7 @@ from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
@@ -73,6 +75,8 @@ class Federation(FederationModule):
         ``Trainer(max_epochs=100).fit(federation, datamodule=FederatedDataModule(...))`` runs it.
     """
 
+    announces_duration = True
+
     def on_fit_start(self) -> None:
         """Create the clients and the server, and run Algorithm 1."""
         if self.loaded_from is not None and self.trainer.ckpt_path is None:
@@ -83,6 +87,8 @@ class Federation(FederationModule):
             )
         self.loaded_from = None
         self.pool, self.server, preparation = assemble(self)
+        if self.announces_duration and (text := describe_duration(self, preparation)):
+            print_above_bars(f"note: {text}")
         if self.run_instead is None:
             self.prepare(preparation)
         else:

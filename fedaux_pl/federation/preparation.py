@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.callbacks.hooks import federation_callbacks
-from fedaux_pl.data.cache import cache_lock, load_cached, save_cached, tensor_digest
+from fedaux_pl.data.cache import cache_lock, has_cached, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
@@ -50,7 +50,17 @@ class Preparation:
         """
         if self.settings.epochs == 0:
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
-        key: _Key = {
+        key = self._h0_key(architecture, model)
+        cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
+        return self._first_result(key, cached) if self.secret_noise else cached()
+
+    def has_h0(self, architecture: str, model: nn.Module) -> bool:
+        """Return whether an earlier run has learned h_0, so that ``pretrain`` only loads it."""
+        folder = state_folder() / "h0" if self.secret_noise else self.cache
+        return folder is not None and has_cached(folder, self._h0_key(architecture, model))
+
+    def _h0_key(self, architecture: str, model: nn.Module) -> _Key:
+        return {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model),
             "training": _as_text(self.settings.plain()),
@@ -58,9 +68,6 @@ class Preparation:
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self.context.seed,
         }
-
-        cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
-        return self._first_result(key, cached) if self.secret_noise else cached()
 
     def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         epochs = self.settings.epochs

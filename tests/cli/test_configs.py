@@ -317,10 +317,12 @@ def test_one_shot_changes_only_what_it_names(created):
 
 def test_sources_keep_nothing_of_each_other(created):
     cli = created(*layered("auxiliary/imagenet_dogs", "auxiliary/svhn", "private/cifar100"))
-    assert vars(cli.datamodule.auxiliary) == {"root": Path("data"), "download": False}
-    assert vars(cli.datamodule.private) == {"root": Path("data"), "download": False}
+    own = {"root": Path("data"), "download": False, "mirror": None}
+    assert vars(cli.datamodule.auxiliary) == own
+    assert vars(cli.datamodule.private) == own
+    assert cli.datamodule.download  # of the base
     cli = created(*layered("npz", "auxiliary/stl10"))
-    assert vars(cli.datamodule.auxiliary) == {"root": Path("data"), "download": False, "size": 32}
+    assert vars(cli.datamodule.auxiliary) == {**own, "size": 32}
     assert isinstance(cli.datamodule.private, NpzImages)
 
 

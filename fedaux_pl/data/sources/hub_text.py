@@ -4,9 +4,14 @@ The Multilingual Amazon Reviews Corpus was withdrawn in 2023, and BookCorpus was
 which ``datasets`` refuses: the default of ``repo`` is a copy with the same rows.
 """
 
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+from fedaux_pl.data.downloads import PATIENCE, Download, fetch_missing
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.sources.text_files import TextDraw
@@ -31,6 +36,7 @@ class _HubText(TextSource):
     classes: ClassVar[tuple[str, ...]] = ()
     usual_repo: ClassVar[str]
     usual_config: ClassVar[str | None] = None  # other copies have one configuration
+    download = True
 
     def __init__(
         self,
@@ -76,7 +82,51 @@ class _HubText(TextSource):
 
         return self.load_tokens(key, read, self.classes if labeled else ())
 
+    def downloads(self, parts: Collection[str]) -> list[Download]:
+        """Return the data set, one download for all parts; none for a local folder."""
+        return [] if Path(self.repo).is_dir() else [HubDataset(self)]
+
     def _open(self, split: str) -> Any:
+        """Open a part that is there, or download it."""
+        fetch_missing(self.downloads([split]))
+        dataset = self.find(split)
+        if dataset is None:  # raises why
+            dataset = self.call_library("load_dataset", split=split)
+        needed = ["text", "label"] if self.classes else ["text"]
+        if missing := [name for name in needed if name not in (names := dataset.column_names)]:
+            lacks = f"{self.repo} has no column {', '.join(missing)}; its columns are"
+            raise DataError(f"{lacks} {', '.join(names)}: set `repo` to another copy")
+        return dataset
+
+    def find(self, split: str) -> Any:
+        """Return a part that has been downloaded, without the network; None if there is none."""
+        library = self.import_library()
+        settings, logs = library.config, library.utils.logging
+        is_offline, verbosity = settings.HF_HUB_OFFLINE, logs.get_verbosity()
+        settings.HF_HUB_OFFLINE = True
+        logs.set_verbosity_error()  # it warns that it takes what has been downloaded
+        try:
+            return self.call_library("load_dataset", split=split)
+        except DataNotFoundError:
+            return None
+        finally:
+            settings.HF_HUB_OFFLINE = is_offline
+            logs.set_verbosity(verbosity)
+
+    def call_library(self, function: str, **options: Any) -> Any:
+        """Call a function of the library; raise a DataNotFoundError if that fails."""
+        call, folder = getattr(self.import_library(), function), str(self.cache_dir)
+        try:
+            return call(self.repo, self.config, cache_dir=folder, **options)
+        # a missing repository, a script or no network can raise nearly any exception
+        except Exception as error:
+            raise DataNotFoundError(
+                f"{self.repo} cannot be loaded from the hub ({first_line(error)}): set `repo` to a "
+                "copy, or use TextFiles for files of your own"
+            ) from error
+
+    def import_library(self) -> Any:
+        """Import ``datasets``, or raise a ConfigurationError."""
         try:
             import datasets
         except ImportError as error:
@@ -84,20 +134,40 @@ class _HubText(TextSource):
                 f"{type(self).__name__} needs the datasets library, which is not installed: run "
                 "pip install 'fedaux-pl[text]', or use TextFiles for files of your own"
             ) from error
-        try:
-            folder = str(self.cache_dir)
-            dataset = datasets.load_dataset(self.repo, self.config, split=split, cache_dir=folder)
-        # a missing repository, a script or no network can raise nearly any exception
-        except Exception as error:
-            raise DataNotFoundError(
-                f"{self.repo} cannot be loaded from the hub ({first_line(error)}): set `repo` to a "
-                "copy, or use TextFiles for files of your own"
-            ) from error
-        needed = ["text", "label"] if self.classes else ["text"]
-        if missing := [name for name in needed if name not in (names := dataset.column_names)]:
-            lacks = f"{self.repo} has no column {', '.join(missing)}; its columns are"
-            raise DataError(f"{lacks} {', '.join(names)}: set `repo` to another copy")
-        return dataset
+        return datasets
+
+
+class HubDataset(Download):
+    """A data set of the hub, in the cache folder of the ``datasets`` library."""
+
+    def __init__(self, source: _HubText) -> None:
+        library = source.import_library()
+        names = source.repo.split("/")
+        names[-1] = library.naming.camelcase_to_snakecase(names[-1])
+        super().__init__(
+            type(source).__name__,
+            file="___".join(names),
+            folder=source.cache_dir,
+            url=f"{library.config.HF_ENDPOINT}/datasets/{source.repo}",
+            size=0,
+            allowed=bool(source.download),
+        )
+        self._source = source
+
+    def is_there(self) -> bool:
+        """Return whether the library finds the training texts without the network."""
+        return self._source.find("train") is not None
+
+    def connect(self) -> None:
+        """Read the size of the data set from the hub, if the hub answers."""
+        with suppress(HTTPError):  # an answer, perhaps to users without the token of the library
+            urlopen(self.url, timeout=PATIENCE).close()  # noqa: S310
+        builder = self._source.call_library("load_dataset_builder")
+        self.size = builder.info.download_size or 0
+
+    def fetch(self) -> None:
+        """Download all parts; the library has bars of its own."""
+        self._source.call_library("load_dataset")
 
 
 class AGNews(_HubText):

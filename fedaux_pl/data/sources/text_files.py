@@ -7,7 +7,7 @@ import json
 import lzma
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import fingerprint
+from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.input_checks import check_expansion, check_test_data, expand, reason_of, shorten
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
@@ -153,6 +154,12 @@ class TextFiles(TextSource):
         """The training texts; labels are not read and may be missing."""
         layout = replace(self.layout, label=None, client=None)
         return self._read(self.path, layout, "train", self.class_order).inputs
+
+    def downloads(self, parts: Collection[str]) -> list[Download]:
+        """Return none; raise a DataError if there is no file of training texts."""
+        if "train" in parts or "auxiliary" in parts:
+            check_text_file(self.path)
+        return []
 
     def load(self, part: str) -> Examples | None:
         """Load the texts of ``path``, or those held out of it, or those of another file."""

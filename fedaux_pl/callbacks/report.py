@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,15 @@ from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
+from fedaux_pl.data.cache import is_off
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.files import csv_text, write_atomically, write_json_atomically, write_text_atomically
+from fedaux_pl.files import (
+    csv_text,
+    user_cache,
+    write_atomically,
+    write_json_atomically,
+    write_text_atomically,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,14 +42,16 @@ class FederationReport(FederationCallback):
     federation itself logs its measurements. This callback adds texts, figures, the layout of
     TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
     It prints what is private, what a user should know about the run, and after Ctrl-C how to
-    resume. It works with any Trainer; ``fast_dev_run`` writes nothing.
+    resume. It works with any Trainer; ``fast_dev_run`` writes nothing. Files need a folder: that of
+    the Trainer's logger, or ``default_root_dir``; the current folder, Lightning's default, does not
+    count. A fit whose folder has a report already writes to ``fit_2`` below it, the next to
+    ``fit_3``; a resumed fit continues its own.
 
     Args:
         images: Whether to draw figures, for loggers and as ``figures/*.png``.
 
     Attributes:
-        folder: The folder of all files, if the command line has given one to the run; None for
-            that of the Trainer's logger or else ``default_root_dir``.
+        folder: The folder of all files, if the command line has given one to the run.
     """
 
     def __init__(self, images: bool = True) -> None:
@@ -54,6 +64,8 @@ class FederationReport(FederationCallback):
         self._notes = RunNotes()
         self._told: set[str] = set()  # the kinds of notes that were printed
         self._pretrained = False
+        self._claimed: Path | None = None  # the folder of this fit
+        self._resumed: Path | None = None  # the folder of the fit that it resumes
         self._fitted: Path | None = None  # the folder of a finished fit
         self._drawn = 0  # the round of the last figure of the participation
 
@@ -61,6 +73,14 @@ class FederationReport(FederationCallback):
         """Forget an earlier fit."""
         if stage == "fit":
             self._begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep the folder, in which a resumed fit continues."""
+        return {} if self._claimed is None else {"folder": str(self._claimed.absolute())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember the folder of the fit that is resumed."""
+        self._resumed = Path(state_dict["folder"])
 
     def on_pretraining_epoch(
         self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
@@ -96,8 +116,7 @@ class FederationReport(FederationCallback):
                 experiment.add_custom_scalars(pages.chart_layout(federation))
             for name, text in texts.items():
                 log_text(logger, name, text)
-        if folder is not None:
-            self._show(run_figures.prepared_figures, trainer, folder, federation)
+        self._show(run_figures.prepared_figures, trainer, folder, federation)
 
     def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
         """Print new notes, rewrite both files and draw who took part."""
@@ -105,26 +124,28 @@ class FederationReport(FederationCallback):
         if not trainer.is_global_zero:
             return
         notes = self._tell(federation)
-        if folder is None:
-            return
-        write_curve(folder / "curve.csv", federation.history)
-        write_summary(folder / "summary.json", federation, notes)
+        if folder is not None:
+            write_curve(folder / "curve.csv", federation.history)
+            write_summary(folder / "summary.json", federation, notes)
         if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
             self._show(run_figures.client_figures, trainer, folder, federation)
             self._drawn = len(federation.history)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Draw the figures of the finished run and log its settings with the final results."""
-        folder, history = self._folder(trainer), pl_module.history
-        if folder is None or not history or not trainer.is_global_zero:
+        folder = self._folder(trainer)
+        history = pl_module.history
+        if _is_trial(trainer) or not history or not trainer.is_global_zero:
             return
         if self.folder is None:  # otherwise the command line says it
-            print_above_bars(f"report and figures: {folder}")
+            where = folder or "not written, the Trainer has no default_root_dir and no log folder"
+            print_above_bars(f"report and figures: {where}")
         if self._drawn < len(history):
             self._show(run_figures.client_figures, trainer, folder, pl_module)
         measured = client_results.last_measured(history)
         if table := client_results.client_table(measured):
-            _write_table(folder / CLIENTS, table)
+            if folder is not None:
+                _write_table(folder / CLIENTS, table)
             for logger in trainer.loggers:
                 log_text(logger, "clients", client_results.as_markdown(table))
             if self.folder is None:
@@ -170,9 +191,21 @@ class FederationReport(FederationCallback):
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""
-        # log_dir is broadcast from the first process: all processes must read it
-        folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir)
-        return None if trainer.fast_dev_run else folder  # type: ignore[attr-defined]
+        log_dir = trainer.log_dir  # broadcast from the first process: all processes must read it
+        if _is_trial(trainer):
+            return None
+        if self.folder is not None:
+            return self.folder
+        given = next(filter(_is_given, (log_dir, trainer.default_root_dir)), None)
+        if self._claimed is None and given is not None:
+            numbered = (Path(given, f"fit_{number}") for number in count(2))
+            self._claimed = next(filter(self._is_free, chain([Path(given)], numbered)))
+        return self._claimed
+
+    def _is_free(self, folder: Path) -> bool:
+        """Whether a folder has no report but that of the fit that is resumed."""
+        has_report = any((folder / name).exists() for name in ("curve.csv", "figures"))
+        return not has_report or folder.absolute() == self._resumed
 
     def _tell(self, federation: Any) -> list[str]:
         """Print the first note of each kind; return all notes."""
@@ -183,14 +216,36 @@ class FederationReport(FederationCallback):
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def _show(self, figures: _Figures, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+    def _show(
+        self, figures: _Figures, trainer: pl.Trainer, folder: Path | None, federation: Any
+    ) -> None:
         """Write figures to files and to all loggers."""
-        for name, figure in figures(federation) if self.images else ():
+        is_shown = folder is not None or trainer.loggers
+        if not self.images or not is_shown or _is_trial(trainer):
+            return
+        for name, figure in figures(federation):
             picture = rasterize(figure)
-            path = folder / "figures" / f"{name.replace('/', '_')}.png"
-            write_atomically(path, partial(picture.save, format="png"))
+            if folder is not None:
+                path = folder / "figures" / f"{name.replace('/', '_')}.png"
+                write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
                 log_figure(logger, name, picture, len(federation.history))
+
+
+def _is_trial(trainer: pl.Trainer) -> bool:
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
+def _is_given(folder: str | None) -> bool:
+    """Whether it is a folder that somebody chose: Lightning's default is the current one."""
+    return folder is not None and Path(folder).absolute() != Path.cwd()
+
+
+def cache_folder(trainer: pl.Trainer) -> Path | None:
+    """Return the folder in which results of the preparation are kept for later runs, if any."""
+    root = trainer.default_root_dir
+    folder = Path(root, "cache") if _is_given(root) else user_cache()
+    return None if is_off(folder) else folder
 
 
 def rasterize(figure: "Figure") -> Image.Image:
@@ -289,8 +344,8 @@ def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line
     rounds = len(federation.history)
     so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
     if checkpoint is None:
-        cache = Path(trainer.default_root_dir) / "cache"
-        has_h0 = federation.algorithm.pretrained and cache.is_dir()
+        cache = cache_folder(trainer)
+        has_h0 = federation.algorithm.pretrained and cache is not None and cache.is_dir()
         kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
         return f"{so_far}, without a checkpoint: start again{kept}"
     if not from_command_line:

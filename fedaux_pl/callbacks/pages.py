@@ -7,20 +7,25 @@ from fedaux_pl.callbacks.client_results import as_markdown
 
 
 def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
-    """Return TensorBoard's page "Custom scalars"; its tags are regular expressions."""
+    """Return TensorBoard's page "Custom scalars"; its tags are regular expressions.
+
+    A chart has the same tags in every run: of runs in one folder, TensorBoard draws charts of one
+    title once only if their tags are equal.
+    """
     algorithm = federation.algorithm
-    accuracies = [r"^(val/)?accuracy$", r"^(val/)?averaged_accuracy/.*$"]
-    if algorithm.distills:
-        accuracies.append(r"^(val/)?(teachers|statistics)/accuracy$")
     results = {
-        "accuracy: student, average, teachers": accuracies,
+        "accuracy: student, average, teachers": [
+            r"^(val/)?accuracy$",
+            r"^(val/)?averaged_accuracy/.*$",
+            r"^(val/)?(teachers|statistics)/accuracy$",
+        ],
         "accuracy of each class": [r"^(val/)?class_accuracy/.*$"],
     }
     if federation.evaluated_clients is not None:
         of_clients = [r"^(val/)?client_accuracy/.*$", r"^(val/)?(mean|worst)_client/accuracy$"]
         results["accuracy of each client"] = of_clients
-    if federation.chosen_metrics:
-        results["other metrics"] = [rf"^(val/)?({'|'.join(federation.chosen_metrics)})$"]
+    for metric in federation.chosen_metrics:
+        results[metric] = [rf"^(val/)?{metric}$"]
     if federation.scores:
         results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
     training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}

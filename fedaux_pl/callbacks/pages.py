@@ -22,8 +22,10 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
         "accuracy of each class": [r"^(val/)?class_accuracy/.*$"],
     }
     if federation.evaluated_clients is not None:
-        of_clients = [r"^(val/)?client_accuracy/.*$", r"^(val/)?(mean|worst)_client/accuracy$"]
-        results["accuracy of each client"] = of_clients
+        results["accuracy of each client"] = [
+            r"^(val/)?client_accuracy/.*$",
+            r"^(val/)?(mean|worst)_client/accuracy$",
+        ]
     for metric in federation.chosen_metrics:
         results[metric] = [rf"^(val/)?{metric}$"]
     if federation.scores:
@@ -46,25 +48,28 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
 
 def describe_run(federation: Any, knows_pretraining: bool) -> str:
     """Return the text "about this run" as Markdown; it says if the run has no loss of h_0."""
-    algorithm, data = federation.algorithm, federation.settings()["data"]
-    source, public = federation.data.private, federation.data.auxiliary
+    algorithm = federation.algorithm
+    private = federation.data.private
+    auxiliary = federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
+    alpha = federation.settings()["data"].get("alpha")
     split = "given"
-    if data.get("alpha") is not None:
-        split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
+    if alpha is not None:
+        split = f"Dirichlet, alpha = {alpha:g} (small: clients hold few classes)"
     role = f"{federation.participation:.0%} of them in a round"
     if not algorithm.trains_clients:
         count = "two releases" if federation.further else "one release"
         role = f"each sends {count} and nothing else"
     rows = {
         "method": algorithm.name,
-        "private data": f"{source.data_name}, {len(federation.data.classes)} classes",
-        "auxiliary data": "none" if public is None else public.data_name,
+        "private data": f"{private.data_name}, {len(federation.data.classes)} classes",
+        "auxiliary data": "none" if auxiliary is None else auxiliary.data_name,
         "clients": f"{clients}; {role}",
         "split over clients": split,
         "seed": federation.seed,
     }
-    if (scoring := federation.scoring) is not None:  # as it was planned
+    scoring = federation.scoring  # as it was planned
+    if scoring is not None:
         rows["what clients release"] = f"`{scoring.scorer}` of `{scoring.feature_map}`"
     lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]

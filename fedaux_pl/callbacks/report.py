@@ -62,7 +62,7 @@ class FederationReport(FederationCallback):
 
     def _begin(self) -> None:
         self._notes = RunNotes()
-        self._told: set[str] = set()  # the kinds of notes that were printed
+        self._printed: set[str] = set()  # the kinds of notes that were printed
         self._pretrained = False
         self._claimed: Path | None = None  # the folder of this fit
         self._resumed: Path | None = None  # the folder of the fit that it resumes
@@ -70,7 +70,7 @@ class FederationReport(FederationCallback):
         self._drawn = 0  # the round of the last figure of the participation
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
-        """Forget an earlier fit."""
+        """Reset what an earlier fit left."""
         if stage == "fit":
             self._begin()
 
@@ -96,12 +96,13 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        if (scoring := federation.scoring) is not None:
+        scoring = federation.scoring
+        if scoring is not None:
             print(f"clients release {scoring.scorer} of {scoring.feature_map}")
         lines = federation.privacy()
         for line in lines:
             print(f"privacy: {line}")
-        self._tell(federation)
+        self._print_notes(federation)
         texts = {
             "about this run": pages.describe_run(federation, self._pretrained),
             "privacy": "\n".join(f"- {line}" for line in lines),
@@ -123,7 +124,7 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        notes = self._tell(federation)
+        notes = self._print_notes(federation)
         if folder is not None:
             write_curve(folder / "curve.csv", federation.history)
             write_summary(folder / "summary.json", federation, notes)
@@ -207,12 +208,12 @@ class FederationReport(FederationCallback):
         has_report = any((folder / name).exists() for name in ("curve.csv", "figures"))
         return not has_report or folder.absolute() == self._resumed
 
-    def _tell(self, federation: Any) -> list[str]:
+    def _print_notes(self, federation: Any) -> list[str]:
         """Print the first note of each kind; return all notes."""
         notes = self._notes.find(federation)
         for kind, text in notes:
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._printed:
+                self._printed.add(kind)
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
@@ -252,9 +253,10 @@ def rasterize(figure: "Figure") -> Image.Image:
     """Draw a figure, with all that lies outside of it, as an RGB image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    file, renderer = io.BytesIO(), FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-    # "tight" would draw it twice
-    figure.savefig(file, format="png", bbox_inches=figure.get_tightbbox(renderer).padded(0.15))
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    box = figure.get_tightbbox(renderer).padded(0.15)  # "tight" would draw it twice
+    file = io.BytesIO()
+    figure.savefig(file, format="png", bbox_inches=box)
     return Image.open(file).convert("RGB")
 
 
@@ -295,14 +297,17 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
     validation data there is none; ``test`` follows when the best round is tested.
     """
-    last, better = federation.history[-1], federation.monitored_metrics
+    last = federation.history[-1]
+    higher_is_better = federation.monitored_metrics
     results: dict[str, Any] = {"accuracy": None, "best_accuracy": None}
     for name, values in _measured(federation).items():
-        best = max if better.get(name.removeprefix("val/"), True) else min
-        plain = name.replace("/", "_")
-        results |= {plain: values[-1], f"best_{plain}": best(values)}
-    if lower := [name for name, is_higher in better.items() if not is_higher]:
-        results["lower_is_better"] = lower
+        best = max if higher_is_better.get(name.removeprefix("val/"), True) else min
+        key = name.replace("/", "_")
+        results[key] = values[-1]
+        results[f"best_{key}"] = best(values)
+    lower_is_better = [name for name, is_higher in higher_is_better.items() if not is_higher]
+    if lower_is_better:
+        results["lower_is_better"] = lower_is_better
     summary = {
         "method": federation.algorithm.name,
         "data": federation.data.data_name,
@@ -319,26 +324,31 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
 
 def _measured(federation: Any) -> dict[str, list[float]]:
     """The metrics of the rounds, on test and on validation data, as far as there are any."""
-    plain = ("accuracy", *federation.monitored_metrics)
-    names = [prefix + name for name in plain for prefix in ("", "val/")]
-    found = {name: [e[name] for e in federation.history if name in e] for name in names}
-    return {name: values for name, values in found.items() if values}
+    measured = {}
+    for metric in ("accuracy", *federation.monitored_metrics):
+        for name in (metric, f"val/{metric}"):
+            values = [entry[name] for entry in federation.history if name in entry]
+            if values:
+                measured[name] = values
+    return measured
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Replaces infinity and NaN, which JSON does not have, by strings."""
+    """Replace infinity and NaN, which JSON does not have, by strings."""
     text = json.dumps(content)
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
 def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
     """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
-    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+    writer = trainer.strategy.checkpoint_io
+    if isinstance(writer, AtomicCheckpointIO):
         writer.finish()
     paths: list[Any] = [trainer.ckpt_path]
     for callback in trainer.checkpoint_callbacks:
         # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
-        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+        paths.append(getattr(callback, "last_model_path", ""))
+        paths.append(getattr(callback, "best_model_path", ""))
     existing = [Path(path) for path in paths if path and Path(path).is_file()]
     checkpoint = max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)
     rounds = len(federation.history)
@@ -348,7 +358,7 @@ def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line
         has_h0 = federation.algorithm.pretrained and cache is not None and cache.is_dir()
         kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
         return f"{so_far}, without a checkpoint: start again{kept}"
-    if not from_command_line:
-        call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
-        return f"{so_far}: resume with {call}"
-    return f"{so_far}: resume with --ckpt_path {checkpoint}"
+    call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
+    if from_command_line:
+        call = f"--ckpt_path {checkpoint}"
+    return f"{so_far}: resume with {call}"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaux_pl.callbacks.run_figures import class_counts
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import pool_statistics
@@ -29,7 +29,7 @@ class RunNotes:
         self._seen = 0  # rounds
         self._incomplete: list[str] = []  # of the rounds with missing classes
 
-    def find(self, federation: Any) -> list[tuple[str, str]]:
+    def find(self, federation: RunView) -> list[tuple[str, str]]:
         """Return the kind and the text of each note about a federation and its rounds so far."""
         if self._of_data is None:
             self._counts = class_counts(federation)
@@ -46,7 +46,7 @@ class RunNotes:
             notes.append(("missing classes", text))
         return notes
 
-    def _find_missing_classes(self, federation: Any) -> None:
+    def _find_missing_classes(self, federation: RunView) -> None:
         """Look for missing classes in the rounds that were not looked at before."""
         new = federation.history[self._seen :]
         self._seen += len(new)
@@ -63,7 +63,7 @@ class RunNotes:
                 self._incomplete.append(text)
 
 
-def _describe_scores(federation: Any) -> str | None:
+def _describe_scores(federation: RunView) -> str | None:
     """Say that the scores are nearly uniform, if they were measured and are."""
     key = "certainty/effective_teachers"
     values = [entry.get(key, entry.get(f"val/{key}")) for entry in federation.history]
@@ -111,7 +111,7 @@ def describe_missing_classes(
     return f"round {round_}: no client of the round holds class {listed}"
 
 
-def _describe_clients(federation: Any) -> list[tuple[str, str]]:
+def _describe_clients(federation: RunView) -> list[tuple[str, str]]:
     """Say which clients have no test data, or none of a class, if test data name their clients."""
     test = federation.data.test_examples
     classes = federation.data.classes
@@ -139,7 +139,7 @@ def _describe_clients(federation: Any) -> list[tuple[str, str]]:
     return [(text, text) for text in texts]
 
 
-def _describe_releases(federation: Any) -> Iterator[tuple[str, str]]:
+def _describe_releases(federation: RunView) -> Iterator[tuple[str, str]]:
     """Say for which architectures noise hides what their clients have released."""
     for name in federation.clients:
         heads = [h for h in federation.heads if federation.architectures[h.client] == name]
@@ -148,11 +148,12 @@ def _describe_releases(federation: Any) -> Iterator[tuple[str, str]]:
             yield f"noise of {name}", text
 
 
-def _describe_release(heads: Sequence[ReleasedHead], federation: Any) -> str | None:
+def _describe_release(heads: Sequence[ReleasedHead], federation: RunView) -> str | None:
     """Say that noise hides what the clients of an architecture have released, if it does."""
-    scorer = federation.scoring.scorer
-    if isinstance(scorer, ClassStatistics):
-        pooled = pool_statistics(heads, len(federation.data.classes), scorer.second_moment)
+    scoring = federation.scoring
+    if scoring is not None and isinstance(scoring.scorer, ClassStatistics):
+        classes = len(federation.data.classes)
+        pooled = pool_statistics(heads, classes, scoring.scorer.second_moment)
         what = f"the mean rows of {len(pooled.means)} classes that the clients released"
         return describe_noise(pooled.means, pooled.variances.sqrt(), what)
     return describe_noise(*stack_heads(heads), f"the vectors that {len(heads)} clients released")

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedaux_pl.callbacks.client_results import as_markdown
+from fedaux_pl.callbacks.run_view import RunView
 
 
-def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
+def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
     """Return TensorBoard's page "Custom scalars"; its tags are regular expressions.
 
     A chart has the same tags in every run: of runs in one folder, TensorBoard draws charts of one
@@ -46,7 +47,7 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def describe_run(federation: Any, knows_pretraining: bool) -> str:
+def describe_run(federation: RunView, knows_pretraining: bool) -> str:
     """Return the text "about this run" as Markdown; it says if the run has no loss of h_0."""
     algorithm = federation.algorithm
     private = federation.data.private
@@ -87,7 +88,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
     return "\n".join(lines)
 
 
-def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
+def _meanings(federation: RunView) -> Iterator[tuple[str, str]]:
     measured = (
         "share of correct predictions. `accuracy` is the result of a round, that of the server's "
         "model (the student; several architectures vote). `averaged_accuracy` is that of the "
@@ -117,7 +118,7 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
     yield "seconds of a round", "by its stages"
 
 
-def headline(federation: Any) -> dict[str, Any]:
+def headline(federation: RunView) -> dict[str, Any]:
     """Return what people tell runs apart by; the names sort before all other settings."""
     settings = federation.settings()
     return {

@@ -18,6 +18,7 @@ from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.cache import is_off
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
 from fedaux_pl.files import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = "clients.csv"
-_Figures = Callable[[Any], Iterable[tuple[str, "Figure"]]]
+_Figures = Callable[[RunView], Iterable[tuple[str, "Figure"]]]
 
 
 class FederationReport(FederationCallback):
@@ -83,7 +84,7 @@ class FederationReport(FederationCallback):
         self._resumed = Path(state_dict["folder"])
 
     def on_pretraining_epoch(
-        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+        self, trainer: pl.Trainer, federation: RunView, architecture: str, epoch: int, loss: float
     ) -> None:
         """Log the loss; the x-axis is the epoch."""
         self._pretrained = True
@@ -91,7 +92,7 @@ class FederationReport(FederationCallback):
             for logger in trainer.loggers:
                 logger.log_metrics({f"pretraining_loss/{architecture}": loss}, step=epoch)
 
-    def on_federation_prepared(self, trainer: pl.Trainer, federation: Any) -> None:
+    def on_federation_prepared(self, trainer: pl.Trainer, federation: RunView) -> None:
         """Print the privacy of the releases, and write texts and figures."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
@@ -119,7 +120,7 @@ class FederationReport(FederationCallback):
                 log_text(logger, name, text)
         self._show(run_figures.prepared_figures, trainer, folder, federation)
 
-    def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
+    def on_round_end(self, trainer: pl.Trainer, federation: RunView) -> None:
         """Print new notes, rewrite both files and draw who took part."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
@@ -208,7 +209,7 @@ class FederationReport(FederationCallback):
         has_report = any((folder / name).exists() for name in ("curve.csv", "figures"))
         return not has_report or folder.absolute() == self._resumed
 
-    def _print_notes(self, federation: Any) -> list[str]:
+    def _print_notes(self, federation: RunView) -> list[str]:
         """Print the first note of each kind; return all notes."""
         notes = self._notes.find(federation)
         for kind, text in notes:
@@ -218,7 +219,7 @@ class FederationReport(FederationCallback):
         return [text for _, text in notes]
 
     def _show(
-        self, figures: _Figures, trainer: pl.Trainer, folder: Path | None, federation: Any
+        self, figures: _Figures, trainer: pl.Trainer, folder: Path | None, federation: RunView
     ) -> None:
         """Write figures to files and to all loggers."""
         is_shown = folder is not None or trainer.loggers
@@ -291,7 +292,7 @@ def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     write_text_atomically(path, csv_text(rows, "\r\n"))
 
 
-def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:
+def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) -> None:
     """Write the results so far, with all settings and notes.
 
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
@@ -322,7 +323,7 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     write_json_atomically(path, _plain(summary))
 
 
-def _measured(federation: Any) -> dict[str, list[float]]:
+def _measured(federation: RunView) -> dict[str, list[float]]:
     """The metrics of the rounds, on test and on validation data, as far as there are any."""
     measured = {}
     for metric in ("accuracy", *federation.monitored_metrics):
@@ -339,7 +340,7 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
-def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
+def _describe_resumption(trainer: pl.Trainer, federation: RunView, from_command_line: bool) -> str:
     """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
     writer = trainer.strategy.checkpoint_io
     if isinstance(writer, AtomicCheckpointIO):

@@ -1,8 +1,7 @@
 """The notes of a run: that scores do nothing, that a class has no client, and so on."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedaux_pl.callbacks.run_figures import class_counts
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import pool_statistics
@@ -29,32 +29,48 @@ class RunNotes:
         self._seen = 0  # rounds
         self._incomplete: list[str] = []  # of the rounds with missing classes
 
-    def find(self, federation: Any) -> list[tuple[str, str]]:
+    def find(self, federation: RunView) -> list[tuple[str, str]]:
         """Return the kind and the text of each note about a federation and its rounds so far."""
         if self._of_data is None:
-            self._counts, self._of_data = class_counts(federation), []
-            for name in federation.clients:
-                own = [h for h in federation.heads if federation.architectures[h.client] == name]
-                if own and (text := _describe_release(own, federation)):
-                    self._of_data.append((f"noise of {name}", text))
-            self._of_data += _describe_clients(federation)
-        found = list(self._of_data)
-        keys = [f"{data}certainty/effective_teachers" for data in ("", "val/")]
-        if effective := [e[key] for e in federation.history for key in keys if key in e]:
-            teachers = len(federation.select_clients(1))
-            if text := describe_effective_teachers(effective, teachers):
-                found.append(("effective teachers", text))
-        new, self._seen = federation.history[self._seen :], len(federation.history)
-        for round_ in (int(entry["round"]) for entry in new):
-            if self._counts is None or not (selected := federation.select_clients(round_)):
-                continue  # none selected: the teacher is made of the releases of all clients
+            self._counts = class_counts(federation)
+            self._of_data = [*_describe_releases(federation), *_describe_clients(federation)]
+        notes = list(self._of_data)
+        text = _describe_scores(federation)
+        if text:
+            notes.append(("effective teachers", text))
+        self._find_missing_classes(federation)
+        notes += [("missing classes", text) for text in self._incomplete[:MAX_ROUNDS]]
+        further = len(self._incomplete) - MAX_ROUNDS
+        if further > 0:
+            text = f"{further} further rounds: no client holds some classes"
+            notes.append(("missing classes", text))
+        return notes
+
+    def _find_missing_classes(self, federation: RunView) -> None:
+        """Look for missing classes in the rounds that were not looked at before."""
+        new = federation.history[self._seen :]
+        self._seen += len(new)
+        if self._counts is None:
+            return
+        for entry in new:
+            round_ = int(entry["round"])
+            selected = federation.select_clients(round_)
+            if not selected:
+                continue  # the teacher is made of the releases of all clients
             counts = self._counts[selected]
-            if text := describe_missing_classes(round_, counts, federation.data.classes):
+            text = describe_missing_classes(round_, counts, federation.data.classes)
+            if text:
                 self._incomplete.append(text)
-        incomplete = self._incomplete[:MAX_ROUNDS]
-        if further := len(self._incomplete) - len(incomplete):
-            incomplete.append(f"{further} further rounds: no client holds some classes")
-        return found + [("missing classes", text) for text in incomplete]
+
+
+def _describe_scores(federation: RunView) -> str | None:
+    """Say that the scores are nearly uniform, if they were measured and are."""
+    key = "certainty/effective_teachers"
+    values = [entry.get(key, entry.get(f"val/{key}")) for entry in federation.history]
+    effective = [value for value in values if value is not None]
+    if not effective:
+        return None
+    return describe_effective_teachers(effective, len(federation.select_clients(1)))
 
 
 def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
@@ -89,34 +105,50 @@ def describe_missing_classes(
         return None
     if len(missing) > MAX_NAMES:
         missing[MAX_NAMES:] = [f"{len(missing) - MAX_NAMES} others"]
-    listed = " or ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+    listed = missing.pop()
+    if missing:
+        listed = f"{', '.join(missing)} or {listed}"
     return f"round {round_}: no client of the round holds class {listed}"
 
 
-def _describe_clients(federation: Any) -> list[tuple[str, str]]:
+def _describe_clients(federation: RunView) -> list[tuple[str, str]]:
     """Say which clients have no test data, or none of a class, if test data name their clients."""
-    test, classes = federation.data.test_examples, federation.data.classes
+    test = federation.data.test_examples
+    classes = federation.data.classes
     if test.clients is None:
         return []
     names = federation.client_labels(test.client_names)
     cells = test.clients * len(classes) + test.targets.cpu()
     counts = torch.bincount(cells, minlength=len(names) * len(classes)).view(len(names), -1)
-    missing = [[classes[k] for k in (own == 0).nonzero().flatten()] for own in counts]
-    pairs = list(zip(names, missing, strict=True))
-    without = [name for name, own in pairs if len(own) == len(classes)]
-    lacking = [f"{name} ({shorten(own)})" for name, own in pairs if 0 < len(own) < len(classes)]
-    found = []
-    if without:
-        found.append(f"no test data of {shorten(without)}: not among the metrics by client")
+    without_data = []
+    lacking = []
+    for name, held in zip(names, counts, strict=True):
+        missing = [classes[k] for k in (held == 0).nonzero().flatten()]
+        if len(missing) == len(classes):
+            without_data.append(name)
+        elif missing:
+            lacking.append(f"{name} ({shorten(missing)})")
+    texts = []
+    if without_data:
+        texts.append(f"no test data of {shorten(without_data)}: not among the metrics by client")
     if lacking and federation.chosen_metrics:
-        found.append(
+        texts.append(
             f"the test data of some clients lack classes: {shorten(lacking)}; their averages over "
             "classes are over those that occur"
         )
-    return [(text, text) for text in found]
+    return [(text, text) for text in texts]
 
 
-def _describe_release(heads: Sequence[ReleasedHead], federation: Any) -> str | None:
+def _describe_releases(federation: RunView) -> Iterator[tuple[str, str]]:
+    """Say for which architectures noise hides what their clients have released."""
+    for name in federation.clients:
+        heads = [h for h in federation.heads if federation.architectures[h.client] == name]
+        text = _describe_release(heads, federation) if heads else None
+        if text:
+            yield f"noise of {name}", text
+
+
+def _describe_release(heads: Sequence[ReleasedHead], federation: RunView) -> str | None:
     """Say that noise hides what the clients of an architecture have released, if it does."""
     scorer = next(iter(federation.plan.values())).scorer
     if isinstance(scorer, ClassStatistics):

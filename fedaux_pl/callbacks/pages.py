@@ -4,23 +4,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedaux_pl.callbacks.client_results import as_markdown
+from fedaux_pl.callbacks.run_view import RunView
 
 
-def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
-    """Return TensorBoard's page "Custom scalars"; its tags are regular expressions."""
+def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
+    """Return TensorBoard's page "Custom scalars"; its tags are regular expressions.
+
+    A chart has the same tags in every run: of runs in one folder, TensorBoard draws charts of one
+    title once only if their tags are equal.
+    """
     algorithm = federation.algorithm
-    accuracies = [r"^(val/)?accuracy$", r"^(val/)?averaged_accuracy/.*$"]
-    if algorithm.distills:
-        accuracies.append(r"^(val/)?(teachers|statistics)/accuracy$")
     results = {
-        "accuracy: student, average, teachers": accuracies,
+        "accuracy: student, average, teachers": [
+            r"^(val/)?accuracy$",
+            r"^(val/)?averaged_accuracy/.*$",
+            r"^(val/)?(teachers|statistics)/accuracy$",
+        ],
         "accuracy of each class": [r"^(val/)?class_accuracy/.*$"],
     }
     if federation.evaluated_clients is not None:
-        of_clients = [r"^(val/)?client_accuracy/.*$", r"^(val/)?(mean|worst)_client/accuracy$"]
-        results["accuracy of each client"] = of_clients
-    if federation.chosen_metrics:
-        results["other metrics"] = [rf"^(val/)?({'|'.join(federation.chosen_metrics)})$"]
+        results["accuracy of each client"] = [
+            r"^(val/)?client_accuracy/.*$",
+            r"^(val/)?(mean|worst)_client/accuracy$",
+        ]
+    for metric in federation.chosen_metrics:
+        results[metric] = [rf"^(val/)?{metric}$"]
     if federation.scores:
         results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
     training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}
@@ -39,22 +47,24 @@ def chart_layout(federation: Any) -> dict[str, dict[str, list[Any]]]:
     }
 
 
-def describe_run(federation: Any, knows_pretraining: bool) -> str:
+def describe_run(federation: RunView, knows_pretraining: bool) -> str:
     """Return the text "about this run" as Markdown; it says if the run has no loss of h_0."""
-    algorithm, data = federation.algorithm, federation.settings()["data"]
-    source, public = federation.data.private, federation.data.auxiliary
+    algorithm = federation.algorithm
+    private = federation.data.private
+    auxiliary = federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
+    alpha = federation.settings()["data"].get("alpha")
     split = "given"
-    if data.get("alpha") is not None:
-        split = f"Dirichlet, alpha = {data['alpha']:g} (small: clients hold few classes)"
+    if alpha is not None:
+        split = f"Dirichlet, alpha = {alpha:g} (small: clients hold few classes)"
     role = f"{federation.participation:.0%} of them in a round"
     if not algorithm.trains_clients:
         count = "one release" if len(federation.plan) == 1 else "two releases"
         role = f"each sends {count} and nothing else"
     rows = {
         "method": algorithm.name,
-        "private data": f"{source.data_name}, {len(federation.data.classes)} classes",
-        "auxiliary data": "none" if public is None else public.data_name,
+        "private data": f"{private.data_name}, {len(federation.data.classes)} classes",
+        "auxiliary data": "none" if auxiliary is None else auxiliary.data_name,
         "clients": f"{clients}; {role}",
         "split over clients": split,
         "seed": federation.seed,
@@ -77,7 +87,7 @@ def describe_run(federation: Any, knows_pretraining: bool) -> str:
     return "\n".join(lines)
 
 
-def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
+def _meanings(federation: RunView) -> Iterator[tuple[str, str]]:
     measured = (
         "share of correct predictions. `accuracy` is the result of a round, that of the server's "
         "model (the student; several architectures vote). `averaged_accuracy` is that of the "
@@ -107,7 +117,7 @@ def _meanings(federation: Any) -> Iterator[tuple[str, str]]:
     yield "seconds of a round", "by its stages"
 
 
-def headline(federation: Any) -> dict[str, Any]:
+def headline(federation: RunView) -> dict[str, Any]:
     """Return what people tell runs apart by; the names sort before all other settings."""
     settings = federation.settings()
     return {

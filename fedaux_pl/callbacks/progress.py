@@ -53,9 +53,14 @@ class Stage:
     """A stage of a run, which takes its progress."""
 
     def __init__(self, name: str, total: int | None, unit: str, show: Callable[..., None]) -> None:
-        self.name, self.total, self.unit, self._show = name, total, unit, show
-        self.started, self.next_line = time.monotonic(), LONG_STAGE
-        self.count, self.values = 0, ""
+        self.name = name
+        self.total = total
+        self.unit = unit
+        self._show = show
+        self.started = time.monotonic()
+        self.next_line = LONG_STAGE
+        self.count = 0
+        self.values = ""
         self.bar: Any = None
         self.is_open = True
 
@@ -105,7 +110,8 @@ class FederationProgress(ProgressBar):
 
     def __init__(self, quiet: bool = False, bars: bool = True) -> None:
         super().__init__()
-        self.quiet, self.bars = quiet, bars
+        self.quiet = quiet
+        self.bars = bars
         self._enabled = True
         self._reset()
 
@@ -148,38 +154,47 @@ class FederationProgress(ProgressBar):
         finally:
             stage.close()
             self._stages = [other for other in self._stages if other.is_open]
-        if not self._stages and (seconds := time.monotonic() - stage.started) >= LONG_STAGE:
+        seconds = time.monotonic() - stage.started
+        if not self._stages and seconds >= LONG_STAGE:
             self._print_line(f"{name}: {seconds:.1f} s")
 
     def _show(self, stage: Stage, values: Mapping[str, SupportsFloat] | None = None) -> None:
         """Show a report or, without values, that a stage begins, if it is time for it."""
-        outer, now, has_bars = self._stages[0], time.monotonic(), self._has_bars()
-        is_inner = stage is not outer
-        if is_inner and values is None:  # without a total, it may report nothing until it ends
-            since = now - max(outer.started, self._shown)
-            is_due = stage.total is None and (has_bars or since >= LONG_STAGE)
-        elif has_bars:  # bars in quick succession are unreadable
-            is_due = now - self._shown >= INTERVAL
-        else:
-            is_due = not is_inner and values is not None and now - outer.started >= outer.next_line
-        if not is_due:
+        outer = self._stages[0]
+        now = time.monotonic()
+        elapsed = now - outer.started
+        if not self._is_due(stage, values is None, now):
             return
         self._shown = now
         shown = ", ".join(f"{key} {float(value):.4g}" for key, value in (values or {}).items())
         count = f"{stage.count}" if stage.total is None else f"{stage.count}/{stage.total}"
-        if not has_bars:
-            outer.next_line = 2 * (now - outer.started)
-            details = stage.name if is_inner else _join(f"{stage.unit} {count}", shown)
-            self._print_line(f"{outer.name}: {details}, {now - outer.started:.0f} s")
+        if not self._has_bars():
+            outer.next_line = 2 * elapsed
+            details = stage.name
+            if stage is outer:
+                details = _join(f"{stage.unit} {count}", shown)
+            self._print_line(f"{outer.name}: {details}, {elapsed:.0f} s")
             return
-        if is_inner:
-            name = stage.name if values is None else f"{stage.name} {count}"
-            outer.draw(_join(name, shown))
-        else:
+        if stage is outer:
             outer.values = shown
             outer.draw("")
+        else:
+            name = stage.name if values is None else f"{stage.name} {count}"
+            outer.draw(_join(name, shown))
         if self._rounds is not None and self._round_started:  # not in the preparation
             self._rounds.refresh()  # the elapsed time
+
+    def _is_due(self, stage: Stage, begins: bool, now: float) -> bool:
+        """Whether it is time to show that a stage begins, or what it reports."""
+        outer = self._stages[0]
+        if begins and stage is not outer:  # without a total, it may report nothing until it ends
+            silent = now - max(outer.started, self._shown)
+            return stage.total is None and (self._has_bars() or silent >= LONG_STAGE)
+        if self._has_bars():  # bars in quick succession are unreadable
+            return now - self._shown >= INTERVAL
+        if begins or stage is not outer:
+            return False
+        return now - outer.started >= outer.next_line
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         """Reset the state that an earlier run or a parent process left."""
@@ -189,10 +204,11 @@ class FederationProgress(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Open the bar of the rounds; a resumed run starts at its last round."""
-        self._total = trainer.max_epochs if trainer.max_epochs != -1 else None
+        self._total = None if trainer.max_epochs == -1 else trainer.max_epochs
         if self._enabled and self._has_bars():
-            done = trainer.current_epoch
-            self._rounds = Bar(desc="rounds", total=self._total, initial=done, unit="round")
+            self._rounds = Bar(
+                desc="rounds", total=self._total, initial=trainer.current_epoch, unit="round"
+            )
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Start the clock of a round; some resumed runs skip on_train_epoch_start."""
@@ -203,8 +219,8 @@ class FederationProgress(ProgressBar):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Show the accuracy, and the best one of this fit: a resumed run does not know others."""
         metrics = trainer.callback_metrics
-        name = next((name for name in ("val/accuracy", "accuracy") if name in metrics), None)
-        if trainer.sanity_checking or name is None:
+        name = "val/accuracy" if "val/accuracy" in metrics else "accuracy"
+        if trainer.sanity_checking or name not in metrics:
             return
         value = 100 * float(metrics[name])
         self._best = max(self._best, value)  # in this order NaN never wins
@@ -242,7 +258,8 @@ class FederationProgress(ProgressBar):
         for bar in (*self._stages, self._rounds):
             if bar is not None:
                 bar.close()
-        self._stages, self._rounds = [], None
+        self._stages = []
+        self._rounds = None
 
     def _has_bars(self) -> bool:
         return self.bars and sys.stderr is not None and sys.stderr.isatty()

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,22 @@ from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.progress import print_above_bars
+from fedaux_pl.callbacks.run_view import RunView
+from fedaux_pl.data.cache import is_off
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO
-from fedaux_pl.files import csv_text, write_atomically, write_json_atomically, write_text_atomically
+from fedaux_pl.files import (
+    csv_text,
+    user_cache,
+    write_atomically,
+    write_json_atomically,
+    write_text_atomically,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = "clients.csv"
-_Figures = Callable[[Any], Iterable[tuple[str, "Figure"]]]
+_Figures = Callable[[RunView], Iterable[tuple[str, "Figure"]]]
 
 
 class FederationReport(FederationCallback):
@@ -34,14 +43,16 @@ class FederationReport(FederationCallback):
     federation itself logs its measurements. This callback adds texts, figures, the layout of
     TensorBoard's charts, settings and final results, and the loss of the pre-training by epoch.
     It prints what is private, what a user should know about the run, and after Ctrl-C how to
-    resume. It works with any Trainer; ``fast_dev_run`` writes nothing.
+    resume. It works with any Trainer; ``fast_dev_run`` writes nothing. Files need a folder: that of
+    the Trainer's logger, or ``default_root_dir``; the current folder, Lightning's default, does not
+    count. A fit whose folder has a report already writes to ``fit_2`` below it, the next to
+    ``fit_3``; a resumed fit continues its own.
 
     Args:
         images: Whether to draw figures, for loggers and as ``figures/*.png``.
 
     Attributes:
-        folder: The folder of all files, if the command line has given one to the run; None for
-            that of the Trainer's logger or else ``default_root_dir``.
+        folder: The folder of all files, if the command line has given one to the run.
     """
 
     def __init__(self, images: bool = True) -> None:
@@ -52,18 +63,28 @@ class FederationReport(FederationCallback):
 
     def _begin(self) -> None:
         self._notes = RunNotes()
-        self._told: set[str] = set()  # the kinds of notes that were printed
+        self._printed: set[str] = set()  # the kinds of notes that were printed
         self._pretrained = False
+        self._claimed: Path | None = None  # the folder of this fit
+        self._resumed: Path | None = None  # the folder of the fit that it resumes
         self._fitted: Path | None = None  # the folder of a finished fit
         self._drawn = 0  # the round of the last figure of the participation
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
-        """Forget an earlier fit."""
+        """Reset what an earlier fit left."""
         if stage == "fit":
             self._begin()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Keep the folder, in which a resumed fit continues."""
+        return {} if self._claimed is None else {"folder": str(self._claimed.absolute())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Remember the folder of the fit that is resumed."""
+        self._resumed = Path(state_dict["folder"])
+
     def on_pretraining_epoch(
-        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+        self, trainer: pl.Trainer, federation: RunView, architecture: str, epoch: int, loss: float
     ) -> None:
         """Log the loss; the x-axis is the epoch."""
         self._pretrained = True
@@ -71,7 +92,7 @@ class FederationReport(FederationCallback):
             for logger in trainer.loggers:
                 logger.log_metrics({f"pretraining_loss/{architecture}": loss}, step=epoch)
 
-    def on_federation_prepared(self, trainer: pl.Trainer, federation: Any) -> None:
+    def on_federation_prepared(self, trainer: pl.Trainer, federation: RunView) -> None:
         """Print the privacy of the releases, and write texts and figures."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
@@ -81,7 +102,7 @@ class FederationReport(FederationCallback):
         lines = federation.privacy()
         for line in lines:
             print(f"privacy: {line}")
-        self._tell(federation)
+        self._print_notes(federation)
         texts = {
             "about this run": pages.describe_run(federation, self._pretrained),
             "privacy": "\n".join(f"- {line}" for line in lines),
@@ -96,35 +117,36 @@ class FederationReport(FederationCallback):
                 experiment.add_custom_scalars(pages.chart_layout(federation))
             for name, text in texts.items():
                 log_text(logger, name, text)
-        if folder is not None:
-            self._show(run_figures.prepared_figures, trainer, folder, federation)
+        self._show(run_figures.prepared_figures, trainer, folder, federation)
 
-    def on_round_end(self, trainer: pl.Trainer, federation: Any) -> None:
+    def on_round_end(self, trainer: pl.Trainer, federation: RunView) -> None:
         """Print new notes, rewrite both files and draw who took part."""
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        notes = self._tell(federation)
-        if folder is None:
-            return
-        write_curve(folder / "curve.csv", federation.history)
-        write_summary(folder / "summary.json", federation, notes)
+        notes = self._print_notes(federation)
+        if folder is not None:
+            write_curve(folder / "curve.csv", federation.history)
+            write_summary(folder / "summary.json", federation, notes)
         if len(federation.history) >= 2 * self._drawn:  # after rounds 1, 2, 4, 8, ...: it is slow
             self._show(run_figures.client_figures, trainer, folder, federation)
             self._drawn = len(federation.history)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Draw the figures of the finished run and log its settings with the final results."""
-        folder, history = self._folder(trainer), pl_module.history
-        if folder is None or not history or not trainer.is_global_zero:
+        folder = self._folder(trainer)
+        history = pl_module.history
+        if _is_trial(trainer) or not history or not trainer.is_global_zero:
             return
         if self.folder is None:  # otherwise the command line says it
-            print_above_bars(f"report and figures: {folder}")
+            where = folder or "not written, the Trainer has no default_root_dir and no log folder"
+            print_above_bars(f"report and figures: {where}")
         if self._drawn < len(history):
             self._show(run_figures.client_figures, trainer, folder, pl_module)
         measured = client_results.last_measured(history)
         if table := client_results.client_table(measured):
-            _write_table(folder / CLIENTS, table)
+            if folder is not None:
+                _write_table(folder / CLIENTS, table)
             for logger in trainer.loggers:
                 log_text(logger, "clients", client_results.as_markdown(table))
             if self.folder is None:
@@ -170,36 +192,71 @@ class FederationReport(FederationCallback):
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""
-        # log_dir is broadcast from the first process: all processes must read it
-        folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir)
-        return None if trainer.fast_dev_run else folder  # type: ignore[attr-defined]
+        log_dir = trainer.log_dir  # broadcast from the first process: all processes must read it
+        if _is_trial(trainer):
+            return None
+        if self.folder is not None:
+            return self.folder
+        given = next(filter(_is_given, (log_dir, trainer.default_root_dir)), None)
+        if self._claimed is None and given is not None:
+            numbered = (Path(given, f"fit_{number}") for number in count(2))
+            self._claimed = next(filter(self._is_free, chain([Path(given)], numbered)))
+        return self._claimed
 
-    def _tell(self, federation: Any) -> list[str]:
+    def _is_free(self, folder: Path) -> bool:
+        """Whether a folder has no report but that of the fit that is resumed."""
+        has_report = any((folder / name).exists() for name in ("curve.csv", "figures"))
+        return not has_report or folder.absolute() == self._resumed
+
+    def _print_notes(self, federation: RunView) -> list[str]:
         """Print the first note of each kind; return all notes."""
         notes = self._notes.find(federation)
         for kind, text in notes:
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._printed:
+                self._printed.add(kind)
                 print_above_bars(f"note: {text}")
         return [text for _, text in notes]
 
-    def _show(self, figures: _Figures, trainer: pl.Trainer, folder: Path, federation: Any) -> None:
+    def _show(
+        self, figures: _Figures, trainer: pl.Trainer, folder: Path | None, federation: RunView
+    ) -> None:
         """Write figures to files and to all loggers."""
-        for name, figure in figures(federation) if self.images else ():
+        is_shown = folder is not None or trainer.loggers
+        if not self.images or not is_shown or _is_trial(trainer):
+            return
+        for name, figure in figures(federation):
             picture = rasterize(figure)
-            path = folder / "figures" / f"{name.replace('/', '_')}.png"
-            write_atomically(path, partial(picture.save, format="png"))
+            if folder is not None:
+                path = folder / "figures" / f"{name.replace('/', '_')}.png"
+                write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
                 log_figure(logger, name, picture, len(federation.history))
+
+
+def _is_trial(trainer: pl.Trainer) -> bool:
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+
+
+def _is_given(folder: str | None) -> bool:
+    """Whether it is a folder that somebody chose: Lightning's default is the current one."""
+    return folder is not None and Path(folder).absolute() != Path.cwd()
+
+
+def cache_folder(trainer: pl.Trainer) -> Path | None:
+    """Return the folder in which results of the preparation are kept for later runs, if any."""
+    root = trainer.default_root_dir
+    folder = Path(root, "cache") if _is_given(root) else user_cache()
+    return None if is_off(folder) else folder
 
 
 def rasterize(figure: "Figure") -> Image.Image:
     """Draw a figure, with all that lies outside of it, as an RGB image."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    file, renderer = io.BytesIO(), FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-    # "tight" would draw it twice
-    figure.savefig(file, format="png", bbox_inches=figure.get_tightbbox(renderer).padded(0.15))
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    box = figure.get_tightbbox(renderer).padded(0.15)  # "tight" would draw it twice
+    file = io.BytesIO()
+    figure.savefig(file, format="png", bbox_inches=box)
     return Image.open(file).convert("RGB")
 
 
@@ -234,20 +291,23 @@ def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     write_text_atomically(path, csv_text(rows, "\r\n"))
 
 
-def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> None:
+def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) -> None:
     """Write the results so far, with all settings and notes.
 
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
     validation data there is none; ``test`` follows when the best round is tested.
     """
-    last, better = federation.history[-1], federation.monitored_metrics
+    last = federation.history[-1]
+    higher_is_better = federation.monitored_metrics
     results: dict[str, Any] = {"accuracy": None, "best_accuracy": None}
     for name, values in _measured(federation).items():
-        best = max if better.get(name.removeprefix("val/"), True) else min
-        plain = name.replace("/", "_")
-        results |= {plain: values[-1], f"best_{plain}": best(values)}
-    if lower := [name for name, is_higher in better.items() if not is_higher]:
-        results["lower_is_better"] = lower
+        best = max if higher_is_better.get(name.removeprefix("val/"), True) else min
+        key = name.replace("/", "_")
+        results[key] = values[-1]
+        results[f"best_{key}"] = best(values)
+    lower_is_better = [name for name, is_higher in higher_is_better.items() if not is_higher]
+    if lower_is_better:
+        results["lower_is_better"] = lower_is_better
     summary = {
         "method": federation.algorithm.name,
         "data": federation.data.data_name,
@@ -262,38 +322,43 @@ def write_summary(path: Path, federation: Any, notes: Sequence[str] = ()) -> Non
     write_json_atomically(path, _plain(summary))
 
 
-def _measured(federation: Any) -> dict[str, list[float]]:
+def _measured(federation: RunView) -> dict[str, list[float]]:
     """The metrics of the rounds, on test and on validation data, as far as there are any."""
-    plain = ("accuracy", *federation.monitored_metrics)
-    names = [prefix + name for name in plain for prefix in ("", "val/")]
-    found = {name: [e[name] for e in federation.history if name in e] for name in names}
-    return {name: values for name, values in found.items() if values}
+    measured = {}
+    for metric in ("accuracy", *federation.monitored_metrics):
+        for name in (metric, f"val/{metric}"):
+            values = [entry[name] for entry in federation.history if name in entry]
+            if values:
+                measured[name] = values
+    return measured
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Replaces infinity and NaN, which JSON does not have, by strings."""
+    """Replace infinity and NaN, which JSON does not have, by strings."""
     text = json.dumps(content)
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
-def _describe_resumption(trainer: pl.Trainer, federation: Any, from_command_line: bool) -> str:
+def _describe_resumption(trainer: pl.Trainer, federation: RunView, from_command_line: bool) -> str:
     """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
-    if isinstance(writer := trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+    writer = trainer.strategy.checkpoint_io
+    if isinstance(writer, AtomicCheckpointIO):
         writer.finish()
     paths: list[Any] = [trainer.ckpt_path]
     for callback in trainer.checkpoint_callbacks:
         # attributes of ModelCheckpoint; other checkpoint callbacks need not have them
-        paths += [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+        paths.append(getattr(callback, "last_model_path", ""))
+        paths.append(getattr(callback, "best_model_path", ""))
     existing = [Path(path) for path in paths if path and Path(path).is_file()]
     checkpoint = max(existing, key=lambda path: path.stat().st_mtime_ns, default=None)
     rounds = len(federation.history)
     so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
     if checkpoint is None:
-        cache = Path(trainer.default_root_dir) / "cache"
-        has_h0 = federation.algorithm.pretrained and cache.is_dir()
+        cache = cache_folder(trainer)
+        has_h0 = federation.algorithm.pretrained and cache is not None and cache.is_dir()
         kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
         return f"{so_far}, without a checkpoint: start again{kept}"
-    if not from_command_line:
-        call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
-        return f"{so_far}: resume with {call}"
-    return f"{so_far}: resume with --ckpt_path {checkpoint}"
+    call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
+    if from_command_line:
+        call = f"--ckpt_path {checkpoint}"
+    return f"{so_far}: resume with {call}"

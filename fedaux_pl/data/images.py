@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
@@ -18,13 +17,20 @@ from torch.nn import functional
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached, fingerprint, is_off
-from fedaux_pl.data.input_checks import State, check_unchanged, file_state, reason_of, shorten
+from fedaux_pl.data.input_checks import (
+    State,
+    check_unchanged,
+    file_state,
+    note,
+    reason_of,
+    shorten,
+)
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import user_cache, write_text_atomically
 
 _FILES_PER_TASK = 64
-_NAMES_IN_WARNING = 5
+_NAMES_IN_NOTE = 5
 _CHUNK = 512  # images converted to float at a time: 57 MB at 96 x 96 x 3
 # Formats that Pillow decodes by itself; for EPS it would run another program. Files of all other
 # formats are refused, whatever their suffix.
@@ -48,7 +54,7 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     """List the image files below each folder, sorted, without those in hidden folders.
 
     Every file counts once. Links are followed, unless they lead to a folder above the given ones
-    or to images that count already; a warning names those.
+    or to images that count already; a note names one of those.
     """
     above = {parent for folder in folders for parent in folder.resolve().parents}
     files: list[list[Path]] = [[] for _ in folders]
@@ -84,10 +90,9 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
             visited.add(real)
             files[number].append(path)
     if skipped:
-        warnings.warn(
+        note(
             f"{len(skipped)} links to a folder above, or to images that count already, are "
-            f"skipped, such as {skipped[0].absolute()}",
-            stacklevel=2,
+            f"skipped, such as {skipped[0].absolute()}"
         )
     return [sorted(group) for group in files]
 
@@ -147,7 +152,7 @@ def open_images(
     """Decode image files to squares, or load them from the cache; return their positions as well.
 
     With ``on_disk`` pictures are decoded when they are read. With ``skip`` files that cannot be
-    read are left out, and a warning names them. Images are uint8 (N, channels, size, size).
+    read are left out, and a note names them. Images are uint8 (N, channels, size, size).
     """
 
     def build() -> dict[str, Tensor]:
@@ -175,7 +180,7 @@ def open_images(
         images = tensors["images"]
         positions = tensors["positions"].tolist() if skip else list(range(len(files)))
     if len(positions) < len(files):
-        _warn_of_skipped(files, set(positions), root, folder)
+        _note_skipped(files, set(positions), root, folder)
     return images, positions
 
 
@@ -212,11 +217,12 @@ def _workers() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(_num_workers(), context, torch.set_num_threads, (1,))
 
 
-def _warn_of_skipped(files: list[Path], kept: set[int], root: Path, folder: Path) -> None:
-    """Warn about skipped files; a file beside the cache lists them if they are many."""
-    skipped, where = [file for i, file in enumerate(files) if i not in kept], ""
+def _note_skipped(files: list[Path], kept: set[int], root: Path, folder: Path) -> None:
+    """Name the skipped files; a file beside the cache lists them if they are many."""
+    skipped = [file for i, file in enumerate(files) if i not in kept]
+    where = ""
     names = [str(file.relative_to(root)) for file in skipped]
-    if len(names) > _NAMES_IN_WARNING and not is_off(folder):
+    if len(names) > _NAMES_IN_NOTE and not is_off(folder):
         listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
         text = "".join(f"{file.absolute()}\n" for file in skipped)
         try:
@@ -224,10 +230,9 @@ def _warn_of_skipped(files: list[Path], kept: set[int], root: Path, folder: Path
             where = f"; all are listed in {listing}"
         except OSError as error:
             where = f"; the list of all could not be written ({error})"
-    warnings.warn(
+    note(
         f"{len(skipped)} of {len(files)} image files in {root.absolute()} cannot be read and are "
-        f"skipped: {shorten(names, _NAMES_IN_WARNING)}{where}",
-        stacklevel=3,
+        f"skipped: {shorten(names, _NAMES_IN_NOTE)}{where}"
     )
 
 

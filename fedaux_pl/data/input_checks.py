@@ -1,10 +1,14 @@
-"""Checks of a user's settings, inputs and files; the messages say what to change."""
+"""Checks of a user's settings, inputs and files, and notes; messages say what to change."""
 
 import os
+import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
+from pytorch_lightning.utilities import rank_zero_only
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, first_line
@@ -20,6 +24,13 @@ def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
     """Make the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
     embedded = "to run without any download use the embedded data: `configs/quickstart.yaml`"
     return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {embedded}.")
+
+
+@cache
+@rank_zero_only
+def note(text: str) -> None:
+    """Print what a user should know about the data, above all bars: once, in the first process."""
+    tqdm.write(f"note: {text}", file=sys.stderr)
 
 
 def expand(path: str | Path | None) -> Path | None:

@@ -1,9 +1,9 @@
 """The clients, the server and the preparation of a run, created from a federation's settings."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from fedaux_pl.callbacks.progress import find_progress
+from fedaux_pl.callbacks.report import cache_folder
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
@@ -20,7 +20,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
     trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
     local, distillation = federation.local, federation.distillation
     pretraining = federation.pretraining
-    cache: Path | None = Path(trainer.default_root_dir) / "cache"
+    cache = cache_folder(trainer)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         if algorithm.secret_noise:
             raise ConfigurationError(

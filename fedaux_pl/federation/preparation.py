@@ -86,7 +86,8 @@ class Preparation:
 
             def on_epoch(loss: float) -> None:
                 stage.update(1, loss=loss)
-                epoch, federation = next(epoch_numbers), trainer.lightning_module
+                epoch = next(epoch_numbers)
+                federation: Any = trainer.lightning_module
                 for callback in federation_callbacks(trainer):
                     callback.on_pretraining_epoch(trainer, federation, architecture, epoch, loss)
 

@@ -18,7 +18,7 @@ from fedaux_pl.federation.evaluation_metrics import ACCURACY, EvaluationMetrics,
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of, state_key
-from fedaux_pl.modules.batch_checks import first_entry
+from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 
 _LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
 MAX_CLASSES = 20
@@ -122,8 +122,13 @@ class Students(pl.LightningModule):
                 "this federation has no models yet: fit it, or load one with "
                 "Federation.load_from_checkpoint(path)"
             )
+        self._check_inputs(x)
         logits = [model(x).float() for model in self.students.values()]
         return torch.stack(logits).mean(dim=0).softmax(dim=-1)
+
+    def _check_inputs(self, x: Tensor) -> None:
+        for model in self.students.values():
+            check_inputs(model, x)
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Return class probabilities of the ensemble for inputs, also with labels, shape (N, C)."""
@@ -149,6 +154,8 @@ class Students(pl.LightningModule):
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Predict with each student and with their ensemble."""
         x, labels = batch[0], batch[1]
+        if batch_idx == 0:
+            self._check_inputs(x)
         logits = []
         for model in self.students.values():
             with evaluating(model, self.batchnorm):

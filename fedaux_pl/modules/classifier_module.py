@@ -59,7 +59,8 @@ class ClassifierModule(OptimizedModule):
         self.train()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute f(x), the logits of shape (N, C)."""
+        """Compute f(x), the logits of shape (N, C); raise a ValueError for inputs it misreads."""
+        check_inputs(self.model, x)
         logits: Tensor = self.model(x)
         return logits
 

@@ -21,7 +21,9 @@ class ClientModule(ClassifierModule):
 
     With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2 (FedProx). The anchor
     theta_0 is the parameters at the start of the fit. With ``corrected`` the tensors of
-    ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels).
+    ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels). Images
+    are uint8, or floats in [0, 1]; others raise a ValueError. In training only the first batch of
+    an epoch is checked; in a loop of your own call ``check_batch``.
     Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
 
     Args:
@@ -131,7 +133,7 @@ class ClientModule(ClassifierModule):
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute the cross-entropy on (inputs, labels) plus proximal term and correction."""
         x, labels = batch[:2]
-        loss = F.cross_entropy(self(x), labels, label_smoothing=self.label_smoothing)
+        loss = F.cross_entropy(self.model(x), labels, label_smoothing=self.label_smoothing)
         if self.mu > 0:
             if not self.anchor:  # in a plain loop, at its first step
                 self.set_anchor()

@@ -20,7 +20,7 @@ from torchmetrics.functional.classification import binary_auroc
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.models.layers import check_separate_records
-from fedaux_pl.modules.batch_checks import first_entry, unpack_pair
+from fedaux_pl.modules.batch_checks import check_inputs, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
 from fedaux_pl.scoring import (
     Identity,
@@ -142,7 +142,10 @@ class ScoringHead(pl.LightningModule):
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Compute h_0(x) in float32; without a model returns x itself."""
-        features: Tensor = x if self.backbone is None else self.backbone.features(x)
+        if self.backbone is None:
+            return x.float()
+        check_inputs(self.backbone, x)
+        features: Tensor = self.backbone.features(x)
         return features.float()
 
     def train(self, mode: bool = True) -> "ScoringHead":

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat as cat
 
 from fedaux_pl.models import save_backbone
-from fedaux_pl.modules.batch_checks import first_entry
+from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.model_argument import resolve_model, without_head
 from fedaux_pl.modules.optimizers import OptimizedModule, OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
@@ -46,7 +46,8 @@ class SelfSupervised(OptimizedModule):
         self.knn_accuracy = KNNAccuracy(k=knn_k)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute h(x), the features of shape (N, d)."""
+        """Compute h(x), the features of shape (N, d); raise a ValueError for inputs it misreads."""
+        check_inputs(self.backbone, x)
         features: Tensor = self.backbone.features(x)
         return features
 

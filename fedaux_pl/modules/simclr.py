@@ -114,7 +114,7 @@ class SimCLR(SelfSupervised):
         views = self._two_views(images)
         with synchronized_batch_norm(self, self._sharing):
             # One pass for both views: BatchNorm normalizes them together, as in the original.
-            projections = self.projection_head(self(views))
+            projections = self.projection_head(self.backbone.features(views))
         # In float32: bfloat16 has too few digits for the logarithm of a sum over all pairs.
         with torch.autocast(self.device.type, enabled=False):
             first, second = projections.float().chunk(2)

@@ -132,15 +132,17 @@ def entry(group: Group) -> str:
 def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str] = ()) -> str:
     """Return what the numbers of a table are, in one sentence."""
     results = [result for group in groups for result in group.results]
-    over, what = split_metric(sweep.metric)[0], f"Test {values.metric_label(sweep.metric)}"
+    is_best = split_metric(sweep.metric)[0] == "best"
+    over = "best over the rounds" if is_best else "of the last round"
+    what = f"Test {values.metric_label(sweep.metric)}"
     if metrics:
         are_shares = all("accuracy" in name for name in metrics)
         what = "Test accuracies in %" if are_shares else "Test metrics x 100"
-    text = f"{what}, {over} over the rounds"
+    text = f"{what}, {over}"
     if any(result.is_validated for result in results):
         text = f"{what} of the round that is best on the validation data"
         if not all(result.is_validated for result in results if result.curve):
-            text += f" ({over} over the rounds where there are none)"
+            text += f" ({over} where there are none)"
     text += ": mean ± standard deviation (number of seeds)"
     is_published = any(group.published for group in groups)
     return f"{text}; paper: {sweep.published['source']}." if is_published else f"{text}."

@@ -14,9 +14,14 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalarsPlugin
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.callbacks import report as report_module
@@ -159,6 +164,51 @@ def test_without_a_logger_the_files_are_below_the_root(tmp_path):
     assert read_json(tmp_path / "summary.json")["rounds"] == 1
 
 
+def test_nothing_is_written_unless_a_folder_is_given(tmp_path, monkeypatch, capsys):
+    """Lightning's default_root_dir is the current folder, and so is save_dir of WandbLogger."""
+    monkeypatch.chdir(tmp_path)
+    for logger in (False, Pictures()):
+        fit(None, create(FedDF(pretrained=True)), 1, logger=logger, callbacks=[FederationReport()])
+        assert not list(tmp_path.iterdir())
+        assert "report and figures: not written, " in capsys.readouterr().out
+    assert "evaluation/confusion" in logger.figures
+    assert logger.settings["participation"] == 1.0
+    fit("given", create(FedAvg()), 1, logger=logger)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+class Pictures(Logger):
+    """Like WandbLogger: it takes figures, and its folder is the current one."""
+
+    name = version = None
+    save_dir = "."
+    log_metrics = mock.Mock()
+
+    def __init__(self):
+        self.figures = []
+
+    def log_image(self, name, images, step):
+        self.figures.append(name)
+
+    def log_hyperparams(self, params):
+        self.settings = params
+
+
+def test_a_report_is_never_overwritten(tmp_path):
+    """The next fit takes another folder; a resumed one goes on in its own."""
+    saved, files = {}, {"curve.csv", "summary.json"}
+    for rounds, folder in ((1, tmp_path), (2, tmp_path / "fit_2"), (3, tmp_path / "fit_3")):
+        trainer = fit(tmp_path, create(FedAvg()), rounds)
+        trainer.save_checkpoint(tmp_path / f"{rounds}.ckpt")
+        assert files <= {path.name for path in folder.iterdir()}
+        saved[folder] = (folder / "curve.csv").read_bytes()
+    fit(tmp_path, create(FedAvg()), 4, ckpt_path=tmp_path / "2.ckpt")
+    rounds = {path: read_json(path / "summary.json")["rounds"] for path in saved}
+    assert list(rounds.values()) == [1, 4, 3]
+    assert all((path / "curve.csv").read_bytes().startswith(saved[path]) for path in saved)
+    assert not (tmp_path / "fit_4").exists()
+
+
 def test_a_csv_logger_has_the_files_beside_its_own(tmp_path):
     """It takes neither figures nor texts, but measurements, the loss of h_0 and the settings."""
     logger = CSVLogger(tmp_path)
@@ -182,15 +232,14 @@ def layout_of(pages):
 
 
 def test_the_charts_of_the_first_page_show_measurements_of_the_run(finished):
-    """Every measurement that a chart names is there, but the accuracy of classes."""
+    """Every chart has a line, but the accuracy of classes."""
     for name, scored in (("FedAUX", True), ("FedAvg", False)):
         federation, _, pages, _ = finished[name]
         charts = layout_of(pages)
         names = set(federation.history[0]) | ({"pretraining_loss/resnet8"} if scored else set())
         for title, tags in charts.items():
-            for tag in tags:
-                matches = any(re.match(tag, name) for name in names)
-                assert matches or title == "accuracy of each class", tag
+            matches = any(re.match(tag, name) for name in names for tag in tags)
+            assert matches or title == "accuracy of each class", tags
         assert ("effective teachers" in charts) is scored
         [accuracy] = [tags for title, tags in charts.items() if "student" in title]
         matched = {name for name in names for tag in accuracy if re.match(tag, name)}
@@ -199,6 +248,21 @@ def test_the_charts_of_the_first_page_show_measurements_of_the_run(finished):
         tag = charts["accuracy of each class"][0]
         assert re.match(tag, "class_accuracy/cat")
         assert re.match(tag, "val/class_accuracy/cat")
+
+
+def test_tensorboard_draws_the_charts_of_two_methods_once(finished, tmp_path):
+    """It merges the layouts of runs, and charts of the same title only if their tags are equal."""
+    runs = EventMultiplexer()
+    for name, (_, folder, _, _) in finished.items():
+        runs.AddRun(str(folder), name)
+    other = create(FedAvg(), metrics=["f1", "auroc"])
+    runs.AddRun(str(reported(tmp_path, other, 1, FederationReport(images=False))), "other")
+    runs.Reload()
+    plugin = CustomScalarsPlugin(TBContext(data_provider=MultiplexerDataProvider(runs, "")))
+    layout = json.loads(plugin.layout_impl(RequestContext(), ""))
+    titles = [chart["title"] for page in layout["category"] for chart in page["chart"]]
+    assert len(set(titles)) == len(titles)
+    assert {"accuracy: student, average, teachers", "f1", "auroc"} <= set(titles)
 
 
 def test_about_this_run(finished):
@@ -228,7 +292,8 @@ def test_the_participation_is_drawn_ever_more_rarely(tmp_path, monkeypatch):
     monkeypatch.setattr(report_module, "write_summary", lambda *_: None)
     monkeypatch.setattr(RunNotes, "find", lambda *_: [])
     report, federation = FederationReport(), SimpleNamespace(history=[])
-    trainer = SimpleNamespace(loggers=[], is_global_zero=True, log_dir=tmp_path, fast_dev_run=False)
+    folders = {"log_dir": tmp_path, "default_root_dir": tmp_path}
+    trainer = SimpleNamespace(loggers=[], is_global_zero=True, fast_dev_run=False, **folders)
     for done in range(1, 51):
         federation.history.append({"round": done})
         report.on_round_end(trainer, federation)

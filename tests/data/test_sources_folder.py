@@ -1,5 +1,6 @@
 """Folders of image files."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 from fedaux_pl.data import images
+from fedaux_pl.data.input_checks import note
 from fedaux_pl.data.sources import ImageFolder
 from fedaux_pl.errors import DataError, DataNotFoundError
 
@@ -171,20 +173,21 @@ def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     assert len(list((tmp_path / "cache").glob("files-*.pt"))) == 1
 
 
-def test_links_to_folders_above_are_not_followed(tmp_path, noise):
+def test_links_to_folders_above_are_not_followed(tmp_path, noise, capsys):
     root = tmp_path / "data" / "train"
     pixels = {name: save(root / name / "1.png", noise(4, 4, 3)) for name in ("cat", "dog")}
     save(tmp_path / "data" / "test" / "cat" / "2.png", noise(4, 4, 3))
     (root / "cat" / "up").symlink_to("..")
     (root / "cat" / "higher").symlink_to(tmp_path / "data")
     (root / "cat" / "loop").symlink_to(".")
-    with pytest.warns(UserWarning, match="3 links to a folder above, .* such as .*/cat/higher"):
-        train = ImageFolder(root, size=4).train()
+    train = ImageFolder(root, size=4).train()
+    message = r"note: 3 links to a folder above, .* such as .*/cat/higher\n"
+    assert re.fullmatch(message, capsys.readouterr().err)
     assert torch.equal(train.inputs, torch.stack([pixels["cat"], pixels["dog"]]))
     assert train.labels.tolist() == [0, 1]
 
 
-def test_every_file_counts_once_and_where_it_is(tmp_path, noise):
+def test_every_file_counts_once_and_where_it_is(tmp_path, noise, capsys):
     root, elsewhere = tmp_path / "train", tmp_path / "elsewhere"
     dog = save(root / "dog" / "1.png", noise(4, 4, 3))
     cat = save(elsewhere / "cats" / "2.png", noise(4, 4, 3))
@@ -194,15 +197,15 @@ def test_every_file_counts_once_and_where_it_is(tmp_path, noise):
     (root / "cat" / "more.png").symlink_to(elsewhere / "more.png")
     (elsewhere / "cats" / "back").symlink_to(elsewhere / "cats")
     expected = torch.stack([cat, more, dog])
-    with pytest.warns(UserWarning, match="1 links"):
-        train = ImageFolder(root, size=4).train()
+    train = ImageFolder(root, size=4).train()
+    assert capsys.readouterr().err.startswith("note: 1 links")
     assert torch.equal(train.inputs, expected)
     (root / "cat" / "again").symlink_to(root / "dog")
     (root / "cat" / "dog.png").symlink_to(root / "dog" / "1.png")
     (root / "cat" / "twice.png").symlink_to(root / "cat" / "more.png")
     (root / "dog" / "cats").symlink_to(elsewhere / "cats")
-    with pytest.warns(UserWarning, match="5 links"):
-        train = ImageFolder(root, size=4).train()
+    train = ImageFolder(root, size=4).train()
+    assert capsys.readouterr().err.startswith("note: 5 links")
     assert torch.equal(train.inputs, expected)
     assert train.labels.tolist() == [0, 0, 1]
 
@@ -256,15 +259,16 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
     assert ImageFolder(tmp_path / "sites", size=4).validation() is None
 
 
-def test_classes_that_look_like_clients_are_named(tmp_path, noise):
+def test_classes_that_look_like_clients_are_named(tmp_path, noise, capsys):
     for path in ("a/cat/1.png", "a/dog/2.png", "b/cat/3.png", "b/dog/4.png"):
         save(tmp_path / path, noise(4, 4, 3))
-    message = r"a, b, .*the same sub-folders \(cat, dog\).*`clients: first_level`"
-    with pytest.warns(UserWarning, match=message):
-        ImageFolder(tmp_path, size=4, test_fraction=0.5).test()
+    ImageFolder(tmp_path, size=4, test_fraction=0.5).test()
+    message = r"note: .* a, b, .*the same sub-folders \(cat, dog\).*`clients: first_level`"
+    assert re.match(message, capsys.readouterr().err)
     ImageFolder(tmp_path, size=4, clients="first_level", test_fraction=0.5).test()
     (tmp_path / "a" / "dog").rename(tmp_path / "a" / "fox")
     assert ImageFolder(tmp_path, size=4, test_fraction=0.5).test().classes == ("a", "b")
+    assert capsys.readouterr().err == ""
 
 
 def test_folders_that_are_no_clients(tmp_path, sites, noise):
@@ -334,35 +338,36 @@ def test_a_share_that_cannot_be_held_out(tmp_path, noise):
         ImageFolder(tmp_path / "flat", test_fraction=0.5).train()
 
 
-def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch):
+def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     root = tmp_path / "images"
     numbered(root, {"a/cat": 4, "a/dog": 4, "b/cat": 4})
     for name in ("a/cat/001.png", "b/cat/009.png"):
         (root / name).write_text("no image")
     source = ImageFolder(root, size=2, clients="folders", on_error="skip")
+    message = r"note: 2 of 12 image files .* are skipped: a/cat/001\.png, b/cat/009\.png\n"
     for _ in range(2):  # the second time from the cache
-        message = r"2 of 12 image files .* are skipped: a/cat/001\.png, b/cat/009\.png$"
-        with pytest.warns(UserWarning, match=message):
-            train = source.train()
+        note.cache_clear()
+        train = source.train()
+        assert re.fullmatch(message, capsys.readouterr().err)
         assert pixel(train) == [0, 2, 3, 4, 5, 6, 7, 8, 10, 11]
         assert train.labels.tolist() == [0] * 3 + [1] * 4 + [0] * 3
         assert train.clients.tolist() == [0] * 7 + [1] * 3
+    source.train()
+    assert capsys.readouterr().err == ""  # a process says it once
     with pytest.raises(DataError, match=r"cannot read the image .*/a/cat/001\.png"):
         ImageFolder(root, size=2, clients="folders").train()
 
     bad = sorted((root / "b" / "cat").iterdir())
     for path in bad:
         path.write_text("no image")
-    with (
-        pytest.warns(UserWarning, match="5 of 12"),
-        pytest.raises(DataError, match=r"no image of these clients .* can be read: b;"),
-    ):
+    with pytest.raises(DataError, match=r"no image of these clients .* can be read: b;"):
         source.train()
+    assert "5 of 12" in capsys.readouterr().err
     (root / "a" / "cat" / "000.png").write_text("no image")
-    with pytest.warns(UserWarning, match=r"6 of 12 .* 1 more; all are listed in ") as caught:
-        ImageFolder(root, size=2, on_error="skip").train()
-    listing = Path(str(caught[0].message).rpartition(" ")[2])
+    ImageFolder(root, size=2, on_error="skip").train()
+    message = r"note: 6 of 12 .* 1 more; all are listed in (.*)\n"
+    listing = Path(re.fullmatch(message, capsys.readouterr().err)[1])
     names = [str(root / "a" / "cat" / f"00{i}.png") for i in (0, 1)] + [str(path) for path in bad]
     assert listing.read_text().splitlines() == names
 

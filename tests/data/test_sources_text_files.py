@@ -137,10 +137,11 @@ def test_fraction_and_limit(tmp_path):
     assert not torch.equal(other.inputs, few.train().inputs)
 
 
-def test_rows_without_a_text_are_skipped_with_a_warning(tmp_path):
+def test_rows_without_a_text_are_skipped_with_a_note(tmp_path, capsys):
     path = write(tmp_path / "t.csv", "label,text\n0,a\n1,\n1,  \n1,b\n")
-    with pytest.warns(UserWarning, match=r"2 of 4 rows have no text .* the first in line 3"):
-        train = TextFiles(path).train()
+    train = TextFiles(path).train()
+    message = f"note: {path}: 2 of 4 rows have no text and are skipped, the first in line 3\n"
+    assert capsys.readouterr().err == message
     assert train.targets.tolist() == [0, 1]
 
 

@@ -98,6 +98,17 @@ def test_predict_takes_the_test_data_of_the_federation(finished):
         assert torch.equal(predicted, federation.eval()(data.test_examples.inputs))
 
 
+def test_unscaled_floats_are_no_images_of_a_federation(finished):
+    """Of a data module they are refused before; here somebody else loads them."""
+    _, _, data, path = finished
+    loaded, inputs = Federation.load_from_checkpoint(path), data.test_examples.inputs[:8]
+    assert torch.equal(loaded(inputs), loaded(inputs / 255))
+    unscaled = DataLoader(list(zip(inputs.float(), range(8), strict=True)), batch_size=8)
+    for call in (trainer(None, logger=False).predict, trainer(None, logger=False).test):
+        with pytest.raises(ValueError, match=r"images must lie in \[0, 1\], but these run from 0"):
+            call(loaded, unscaled)
+
+
 def test_a_federation_without_models_cannot_predict():
     with pytest.raises(ConfigurationError, match="has no models yet: fit it, or load one with"):
         create(FedAvg())(torch.zeros(1, 1, 8, 8, dtype=torch.uint8))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedaux_pl.modules import ClientModule, OptimizerSettings
+from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings
 from tests.modules.conftest import (
     SMALL,
     assert_bf16_trains_like_32_bits,
@@ -272,6 +272,21 @@ def test_batches_are_refused_under_a_trainer(trainer):
         trainer().fit(small(), data)
     with pytest.raises(ValueError, match="but run from 1 to 10: number the classes from 0"):
         trainer().validate(small(), data, verbose=False)
+
+
+def test_images_beyond_the_unit_range_are_refused_without_training(trainer):
+    """They are not scaled: 255 may be an outlier of standardized images."""
+    unscaled = IMAGES * 255
+    message = r"images must lie in \[0, 1\], but these run from 0 to 255"
+    for module in (small(), DistillationModule("resnet8", 10, model_options=SMALL)):
+        with pytest.raises(ValueError, match=message):
+            module(unscaled)
+        for verb in ("validate", "test"):
+            with pytest.raises(ValueError, match=message):
+                getattr(trainer(), verb)(module, loader(unscaled, LABELS), verbose=False)
+        with pytest.raises(ValueError, match=message):
+            trainer().predict(module, loader(unscaled, LABELS))
+        assert torch.equal(module(IMAGES), module.model(IMAGES))
 
 
 def test_standardized_images_are_inputs_of_a_model_that_does_not_normalize():

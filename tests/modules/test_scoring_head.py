@@ -64,6 +64,20 @@ def test_it_tells_a_clients_images_from_the_negatives(trainer, digits, precision
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_images_beyond_the_unit_range_are_refused(trainer, digits):
+    images = digits.train().inputs[:8].float()
+    message = r"images must lie in \[0, 1\], but these run from 0 to 255"
+    with pytest.raises(ValueError, match=message):
+        trainer().fit(
+            ScoringHead("resnet8", model_options=SMALL), loader(images, torch.arange(8) % 2)
+        )
+    head = ScoringHead("resnet8", model_options=SMALL)
+    trainer().fit(head, loader(images / 255, torch.arange(8) % 2))
+    head.release(1.0, 1e-5)
+    with pytest.raises(ValueError, match=message):
+        head(images)
+
+
 def test_h0_is_unchanged(trainer, digits):
     model = create_model("resnet8", 10, **SMALL)
     before = copy.deepcopy(model.state_dict())

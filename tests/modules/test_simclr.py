@@ -172,6 +172,17 @@ def test_refused_batches(batch, message):
         small().check_batch(batch)
 
 
+def test_images_beyond_the_unit_range_are_refused_without_training(trainer):
+    message = r"images must lie in \[0, 1\], but these run from 0 to 255"
+    data = loader(UNIT * 255, torch.arange(4))
+    with pytest.raises(ValueError, match=message):
+        small()(UNIT * 255)
+    with pytest.raises(ValueError, match=message):
+        trainer().validate(small(), data, verbose=False)
+    with pytest.raises(ValueError, match=message):
+        trainer().predict(small(), data)
+
+
 def test_batches_of_one_image_are_a_mistake_unless_it_is_the_last():
     with pytest.raises(ValueError, match="batches of at least 2, not of 1"):
         small().training_step(UNIT[:1], 0)

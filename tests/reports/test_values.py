@@ -64,8 +64,10 @@ def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     assert text.startswith("Test accuracy in % of the round that is best on the validation data:")
     more = group("method=B", 1.0, curve=[1.0], published="2")
     mixed = describe_metric(sweep(AXES, published={}, metric="last"), [*groups, more])
-    assert "(last over the rounds where there are none)" in mixed
+    assert "validation data (of the last round where there are none): mean" in mixed
     assert mixed.endswith("(number of seeds); paper: Tab. 1.")
+    last = describe_metric(sweep(AXES, published={}, metric="last"), [more])
+    assert last.startswith("Test accuracy in %, of the last round: mean ±")
 
 
 def test_one_seed_has_no_standard_deviation():

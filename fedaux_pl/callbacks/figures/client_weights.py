@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,14 @@ def certainty_figure(
     _weight_rows(axes, clients.weights, clients.row)
     clients.label(axes)
     axes.set_xlabel("weight relative to uniform")
-    gaps = {"handletextpad": 0.5, "columnspacing": 1.6}
-    below = (0.5, -0.55 / (clients.row * count))
-    axes.legend(loc="upper center", bbox_to_anchor=below, ncols=5, **gaps, **style.LEGEND)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.55 / (clients.row * count)),
+        ncols=5,
+        handletextpad=0.5,
+        columnspacing=1.6,
+        **style.LEGEND,
+    )
     return figure
 
 
@@ -74,7 +79,8 @@ def weight_by_class_figure(
     note = f"{mean}. Outlined: the client's main class"
     figure, axes = style.canvas(column * len(names), clients.row * count, title, note)
     member = style.to_numpy(labels)[:, None] == np.arange(len(names))
-    sizes, means = member.sum(axis=0), np.full((count, len(names)), np.nan)
+    sizes = member.sum(axis=0)
+    means = np.full((count, len(names)), np.nan)
     np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)
     _heat_map(figure, axes, means, clients.main)
     if min(clients.row, column) > 0.15:  # no grid lines between very small cells
@@ -94,46 +100,83 @@ class _Clients:
     def __init__(
         self, scores: Array, main: Array, classes: Sequence[str], names: Sequence[str] | None
     ) -> None:
-        table, main = style.to_numpy(scores), style.to_numpy(main)[: style.MAX_CLIENTS]
+        table = style.to_numpy(scores)
+        main = style.to_numpy(main)[: style.MAX_CLIENTS]
         total = table.sum(axis=0, dtype=np.float64)
         order = np.argsort(main, kind="stable")
         self.weights: _Floats = table[order] * (len(table) / total)
         self.main: _Integers = main[order]
         self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
         named = names or [str(i) for i in range(len(table))]
-        texts = [(style.shorten(classes[main[i]]), style.shorten(named[i])) for i in order]
-        self.labels = [" · ".join(text) for text in texts]
+        self.labels = [
+            f"{style.shorten(classes[main[i]])} · {style.shorten(named[i])}" for i in order
+        ]
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""
         axes.set_ylim(len(self.main) - 0.5, -0.5)
         style.row_ticks(axes, self.labels, self.row)
-        text: dict[str, Any] = {"ha": "right", "va": "bottom", "color": style.MUTED}
-        text |= {"xycoords": "axes fraction", "textcoords": "offset points"}
-        axes.annotate("main class · client", (0, 1), (-5, 5), fontsize=style.TICK_SIZE, **text)
+        axes.annotate(
+            "main class · client",
+            (0, 1),
+            (-5, 5),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=style.TICK_SIZE,
+            color=style.MUTED,
+        )
 
 
 def _runs_of(values: _Integers) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of each run of equal values."""
-    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
+    changes = np.flatnonzero(np.diff(values)) + 1
+    return pairwise([0, *changes.tolist(), len(values)])
 
 
 def _weight_rows(axes: "Axes", weights: _Floats, row: float) -> None:
     """Draw one row with the quantiles and the mean of each client."""
     quantiles = np.quantile(weights, [0.05, 0.25, 0.5, 0.75, 0.95], axis=1)
     mean = weights.mean(axis=1)
-    floor = _weight_axis(axes, float(quantiles[0].min()), float(max(quantiles[-1].max(), *mean)))
+    largest = max(quantiles[-1].max(), mean.max())
+    floor = _weight_axis(axes, float(quantiles[0].min()), float(largest))
     low, first, median, third, high = np.maximum(quantiles, floor)
     y = np.arange(len(weights))
     thick = style.clipped(72 * row * 0.42, 2.5, 8.0)
     axes.axvline(1, color=style.INK, linewidth=1.2, linestyle=(0, (4, 3)), label="uniform weight")
-    lines: dict[str, Any] = {"colors": style.BLUE}
-    axes.hlines(y, low, high, label="5-95 % of samples", alpha=0.45, linewidths=thick / 4, **lines)
-    axes.hlines(y, first, third, label="middle half", alpha=0.55, linewidths=thick, **lines)
-    ring: dict[str, Any] = {"color": "white", "edgecolors": style.BLUE, "linewidths": thick / 5}
-    axes.scatter(median, y, s=(0.95 * thick) ** 2, label="median", zorder=3, **ring)
-    mark: dict[str, Any] = {"color": style.ORANGE, "marker": "D", "linewidths": 0, "label": "mean"}
-    axes.scatter(np.maximum(mean, floor), y, s=(0.9 * thick) ** 2, zorder=4, **mark)
+    axes.hlines(
+        y,
+        low,
+        high,
+        label="5-95 % of samples",
+        colors=style.BLUE,
+        alpha=0.45,
+        linewidths=thick / 4,
+    )
+    axes.hlines(
+        y, first, third, label="middle half", colors=style.BLUE, alpha=0.55, linewidths=thick
+    )
+    axes.scatter(
+        median,
+        y,
+        s=(0.95 * thick) ** 2,
+        label="median",
+        color="white",
+        edgecolors=style.BLUE,
+        linewidths=thick / 5,
+        zorder=3,
+    )
+    axes.scatter(
+        np.maximum(mean, floor),
+        y,
+        s=(0.9 * thick) ** 2,
+        label="mean",
+        color=style.ORANGE,
+        marker="D",
+        linewidths=0,
+        zorder=4,
+    )
 
 
 def _weight_axis(axes: "Axes", low: float, high: float) -> float:
@@ -154,8 +197,10 @@ def _weight_axis(axes: "Axes", low: float, high: float) -> float:
 
 def _tick_names(ticks: Sequence[float], has_lower: bool, has_higher: bool = False) -> list[str]:
     names = [f"{tick:g}\N{MULTIPLICATION SIGN}" for tick in ticks]
-    names[0] = f"≤ {names[0]}" if has_lower else names[0]
-    names[-1] = f"≥ {names[-1]}" if has_higher else names[-1]
+    if has_lower:
+        names[0] = f"≤ {names[0]}"
+    if has_higher:
+        names[-1] = f"≥ {names[-1]}"
     return names
 
 
@@ -170,21 +215,25 @@ def _heat_map(figure: "Figure", axes: "Axes", means: _Floats, main: _Integers) -
     colors = LinearSegmentedColormap.from_list("weight", shades).with_extremes(bad=style.NO_DATA)
     # at least from 1/2 to 2, so that weights close to uniform are pale
     span = 2.0 ** style.clipped(math.ceil(math.log2(max(np.nanmax(means), 1))), 1, 4)
-    look: dict[str, Any] = {"cmap": colors, "norm": LogNorm(1 / span, span, clip=True)}
-    look |= {"aspect": "auto", "interpolation": "nearest"}
-    image = axes.imshow(np.ma.masked_invalid(means), **look)
+    image = axes.imshow(
+        np.ma.masked_invalid(means),
+        cmap=colors,
+        norm=LogNorm(1 / span, span, clip=True),
+        aspect="auto",
+        interpolation="nearest",
+    )
     for start, stop in _runs_of(main):
         corner = (main[start] - 0.5, start - 0.5)
         axes.add_patch(Rectangle(corner, 1, stop - start, fill=False, ec=style.INK, lw=1.2))
     width, height = figure.get_size_inches()
     length = style.clipped(1, 1.8 / height, 4.0 / height)
-    bar = figure.colorbar(
-        image, cax=figure.add_axes((1 + 0.25 / width, 1 - length, 0.2 / width, length))
-    )
+    beside = figure.add_axes((1 + 0.25 / width, 1 - length, 0.2 / width, length))
+    bar = figure.colorbar(image, cax=beside)
     bar.set_label("weight relative to uniform", fontsize=style.TICK_SIZE, color=style.INK)
     ticks = [factor for factor in _FACTORS if 1 / span <= factor <= span]
-    lower, higher = np.nanmin(means) < ticks[0], np.nanmax(means) > ticks[-1]
-    bar.set_ticks(ticks, labels=_tick_names(ticks, bool(lower), bool(higher)))
+    has_lower = bool(np.nanmin(means) < ticks[0])
+    has_higher = bool(np.nanmax(means) > ticks[-1])
+    bar.set_ticks(ticks, labels=_tick_names(ticks, has_lower, has_higher))
     bar.minorticks_off()
     bar.ax.tick_params(length=0, labelsize=style.TICK_SIZE, colors=style.INK)
     bar.ax.spines[:].set_visible(False)

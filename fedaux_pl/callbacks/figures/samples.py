@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,13 @@ def top_images_figure(
     """
     shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
     ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
-    wrapped = [textwrap.wrap(n, 16, max_lines=3, placeholder=" …") for n in client_names]
+    names = client_names[: len(shown)]
+    wrapped = [textwrap.wrap(name, 16, max_lines=3, placeholder=" …") for name in names]
     best = np.take_along_axis(shown, ranking, axis=1)
     return _sheet(
         style.to_numpy(images[ranking]),
         size=style.clipped(8.8 / ranking.shape[1], 0.7, 1.25),
-        names=["\n".join(lines) for lines in wrapped[: len(shown)]],
+        names=["\n".join(lines) for lines in wrapped],
         captions=[[_score_text(value) for value in row] for row in best],
         title="Images with the highest scores" + style.of_more(len(shown), len(scores)),
         note=f"Of {counted(len(images), 'auxiliary image')}, by certainty score",
@@ -49,33 +51,44 @@ class ScoredText(NamedTuple):
 
 def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
     """Draw texts of a ``total``, cut to `MAX_CHARACTERS`, below the clients that score them."""
-    size, wide, scores = style.TICK_SIZE, 7.0, [_score_text(row.score) for row in rows]
-    texts = [style.shorten(row.text, MAX_CHARACTERS) for row in rows]
-    gap = style.text_width(scores, size) + 0.15
+    width = 7.0
+    scores = [_score_text(row.score) for row in rows]
+    gap = style.text_width(scores, style.TICK_SIZE) + 0.15
     clients = len({row.client for row in rows})
     height = len(rows) + 1.4 * clients - 0.4  # in lines
     note = f"Of {counted(total, 'auxiliary text')}, by certainty score"
-    tall = height * style.line_height(style.LABEL_SIZE)
-    figure, axes = style.canvas(wide, tall, "Texts with the highest scores", note)
+    inches = height * style.line_height(style.LABEL_SIZE)
+    figure, axes = style.canvas(width, inches, "Texts with the highest scores", note)
     place: dict[str, Any] = {"va": "top", "parse_math": False}
-    head: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "fontweight": "bold", **place}
-    y, last = -0.4, ""
-    for row, score, text in zip(rows, scores, texts, strict=True):
-        if row.client != last:
-            axes.text(0, y + 0.4, row.client, color=style.INK, **head)
-            y, last = y + 1.4, row.client
-        axes.text(0, y, score, color=style.MUTED, fontsize=size, **place)
-        axes.text(gap, y, text, color=style.INK, fontsize=size, **place)
+    y = -0.4
+    last_client = ""
+    for row, score in zip(rows, scores, strict=True):
+        if row.client != last_client:
+            axes.text(
+                0,
+                y + 0.4,
+                row.client,
+                color=style.INK,
+                fontsize=style.LABEL_SIZE,
+                fontweight="bold",
+                **place,
+            )
+            y += 1.4
+            last_client = row.client
+        text = style.shorten(row.text, MAX_CHARACTERS)
+        axes.text(0, y, score, color=style.MUTED, fontsize=style.TICK_SIZE, **place)
+        axes.text(gap, y, text, color=style.INK, fontsize=style.TICK_SIZE, **place)
         y += 1
-    axes.set(xlim=(0, wide), ylim=(height, 0))
+    axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     return figure
 
 
 def views_figure(images: Array, views: Array) -> "Figure":
     """Draw uint8 images (N, C, H, W) above views of them as ``SimCLRViews`` returns them."""
-    rows = np.concatenate([style.to_numpy(images) / 255, style.to_numpy(views).clip(0, 1)])
-    rows = rows.reshape(-1, *images.shape)
+    originals = style.to_numpy(images) / 255
+    pictures = np.concatenate([originals, style.to_numpy(views).clip(0, 1)])
+    rows = pictures.reshape(-1, *images.shape)
     return _sheet(
         rows,
         size=1.0,
@@ -97,29 +110,55 @@ def _sheet(
 ) -> "Figure":
     """Draw images of shape (rows, columns, C, H, W), the longer side of ``size`` inches."""
     rows, columns, _, height, width = images.shape
-    tall, wide = height * size / max(height, width), width * size / max(height, width)
-    widest = style.text_width([text for row in captions or [[""]] for text in row], style.TICK_SIZE)
+    scale = size / max(height, width)
+    height *= scale
+    width *= scale
     # a cell holds an image, a gap and the caption; one unit of the axes is an inch
-    across, down = max(wide + 0.08, widest + 0.1), tall + (0.32 if captions else 0.08)
+    across = width + 0.08
+    down = height + 0.08
+    if captions:
+        widest = style.text_width(list(chain(*captions)), style.TICK_SIZE)
+        across = max(across, widest + 0.1)
+        down = height + 0.32
     figure, axes = style.canvas(across * columns, down * rows, title, note)
     axes.set_axis_off()
-    text: dict[str, Any] = {"parse_math": False, "ha": "right", "va": "center", "color": style.INK}
-    below: dict[str, Any] = {"ha": "center", "va": "top", "color": style.MUTED}
-    look: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255 if captions else 1}
     for i in range(rows):
-        upper, lower = i * down, i * down + tall
-        axes.text(-0.12, upper + tall / 2, names[i], fontsize=style.LABEL_SIZE, **text)
+        upper = i * down
+        lower = upper + height
+        axes.text(
+            -0.12,
+            upper + height / 2,
+            names[i],
+            fontsize=style.LABEL_SIZE,
+            color=style.INK,
+            ha="right",
+            va="center",
+            parse_math=False,
+        )
         for j, image in enumerate(images[i]):
             middle = (j + 0.5) * across
-            picture = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
-            box = (middle - wide / 2, middle + wide / 2, lower, upper)
-            axes.imshow(picture, extent=box, **look)
+            axes.imshow(
+                image[0] if len(image) == 1 else image.transpose(1, 2, 0),
+                extent=(middle - width / 2, middle + width / 2, lower, upper),
+                cmap="gray",
+                vmin=0,
+                vmax=255 if captions else 1,
+            )
             if captions:
-                axes.text(middle, lower + 0.03, captions[i][j], fontsize=style.TICK_SIZE, **below)
+                axes.text(
+                    middle,
+                    lower + 0.03,
+                    captions[i][j],
+                    fontsize=style.TICK_SIZE,
+                    color=style.MUTED,
+                    ha="center",
+                    va="top",
+                )
     axes.set(xlim=(0, across * columns), ylim=(down * rows, 0), aspect="auto")
     return figure
 
 
 def _score_text(value: float) -> str:
     """Return a score with three digits, or in scientific notation."""
-    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.1e}"
+    is_plain = value == 0 or 0.001 <= abs(value) < 1000
+    return f"{value:.3f}" if is_plain else f"{value:.1e}"

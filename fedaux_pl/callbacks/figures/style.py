@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,16 +20,29 @@ MAX_CLIENTS = 100
 # Okabe and Ito's without yellow, which is faint on white, and black, which is the reference's; and
 # dark ones of Tol's, so that nine methods have nine colors
 COLORS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A7A"),
-    *("#332288", "#882255"),
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#7A7A7A",
+    "#332288",
+    "#882255",
 )
 # from the palette of Okabe and Ito, which is distinguishable with any color vision
-BLUE, ORANGE = "#0072B2", "#D55E00"
-INK, MUTED, FAINT, BAND = "#1f2933", "#5f6b7a", "#dfe3e8", "#f3f5f7"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+INK = "#1f2933"
+MUTED = "#5f6b7a"
+FAINT = "#dfe3e8"
+BAND = "#f3f5f7"
 NO_DATA = "#c9ced6"
 
 # lengths are in inches and font sizes in points, at 100 pixels per inch
-LABEL_SIZE, TICK_SIZE, SMALL_TICK_SIZE = 11.0, 9.5, 8.0
+LABEL_SIZE = 11.0
+TICK_SIZE = 9.5
+SMALL_TICK_SIZE = 8.0
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": TICK_SIZE, "labelcolor": INK}
 
 
@@ -45,8 +59,9 @@ def canvas(width: float, height: float, title: str, note: str) -> tuple["Figure"
     plain_axes(axes, pad=5)
     axes.set_axisbelow(True)
     place: dict[str, Any] = {"x": 0, "ha": "left", "va": "top"}
-    look: dict[str, Any] = {"fontsize": 14.0, "fontweight": "bold", "color": INK}
-    figure.suptitle(title, y=1 + 0.83 / height, **place, **look)
+    figure.suptitle(
+        title, y=1 + 0.83 / height, fontsize=14.0, fontweight="bold", color=INK, **place
+    )
     figure.text(s=note, y=1 + 0.54 / height, fontsize=10.0, color=MUTED, **place)
     return figure, axes
 
@@ -64,8 +79,9 @@ def to_numpy(values: Array) -> NDArray[Any]:
     if not isinstance(values, Tensor):
         return values
     values = values.detach().cpu()
-    plain: NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return plain
+    if values.dtype == torch.bfloat16:
+        values = values.float()
+    return np.asarray(values)
 
 
 def clipped(value: float, low: float, high: float) -> float:

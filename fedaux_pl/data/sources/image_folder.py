@@ -1,6 +1,5 @@
 """Image files in a user's folders."""
 
-import warnings
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,6 +13,7 @@ from fedaux_pl.data.input_checks import (
     check_test_data,
     expand,
     not_found,
+    note,
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
@@ -52,7 +52,7 @@ class ImageFolder(PartSource):
             always the same images, if there is no ``test_root``. Every class and every client keeps
             at least one training image.
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
-            with a warning that lists them.
+            with a note that lists them.
 
     Examples:
         >>> import tempfile
@@ -114,7 +114,7 @@ class ImageFolder(PartSource):
         folders = _list_folders(self.root)
         everything = _list_files(self.root, folders, self.clients is not None)
         if part == "test" and self.clients is None:
-            _warn_about_clients(self.root, folders)
+            _note_clients(self.root, folders)
         if other is not None:
             return self._read(other, self._list_other(other, everything), everything)
         test = self._held_out(everything) if self.test_fraction else set()
@@ -226,8 +226,8 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
     return files
 
 
-def _warn_about_clients(root: Path, folders: dict[str, list[Path]]) -> None:
-    """Warn if the folders of all classes hold folders of the same names, as those of clients do."""
+def _note_clients(root: Path, folders: dict[str, list[Path]]) -> None:
+    """Tell if the folders of all classes hold folders of the same names, as those of clients do."""
     if any(own[0].parent == root / name for name, own in folders.items()):
         return  # images lie in the folder of a class: no need to look at all of them
     inner = {
@@ -235,11 +235,10 @@ def _warn_about_clients(root: Path, folders: dict[str, list[Path]]) -> None:
     }
     names = sorted("".join(parts) for parts in inner.pop())  # "" for images outside of sub-folders
     if len(folders) > 1 and not inner and len(names) > 1 and all(names):
-        warnings.warn(
+        note(
             f"the classes are {shorten(list(folders))}, but all of them have the same sub-folders "
             f"({shorten(names)}) in {root.absolute()}: if those are the classes, set "
-            "`clients: first_level`, or `root` and `test_root` to folders of classes",
-            stacklevel=4,
+            "`clients: first_level`, or `root` and `test_root` to folders of classes"
         )
 
 

@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,14 @@ from torch import Tensor
 
 from fedaux_pl.data.cache import fingerprint
 from fedaux_pl.data.downloads import Download
-from fedaux_pl.data.input_checks import check_expansion, check_test_data, expand, reason_of, shorten
+from fedaux_pl.data.input_checks import (
+    check_expansion,
+    check_test_data,
+    expand,
+    note,
+    reason_of,
+    shorten,
+)
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.tokenizer import Texts, TextSource
@@ -102,7 +108,7 @@ class TextFiles(TextSource):
     ``data.classes`` the distinct labels of the training file are the classes, sorted by value if
     all are integers and alphabetically otherwise; with them, labels are these names or, unless a
     name is such an index itself, their indices from 0. Rows without a text are skipped with a
-    warning.
+    note.
 
     Args:
         path: The file.
@@ -202,7 +208,7 @@ def read_texts(
 ) -> Texts:
     """Read the texts of a file, their labels and their clients, as strings.
 
-    Rows without a text are skipped with a warning, empty lines of .txt files silently; with
+    Rows without a text are skipped with a note, empty lines of .txt files silently; with
     ``keep_empty`` both are kept as "". ``remedy`` says what to change if the file lacks a column.
     """
     texts, labels, clients, empty = [], [], [], []
@@ -220,10 +226,9 @@ def read_texts(
     if not any(texts):
         raise DataError(f"{path.absolute()} holds no texts")
     if empty and _suffix(path) != ".txt":
-        warnings.warn(
+        note(
             f"{path.absolute()}: {len(empty)} of {len(empty) + len(labels)} rows have no text and "
-            f"are skipped, the first in line {empty[0]}",
-            stacklevel=2,
+            f"are skipped, the first in line {empty[0]}"
         )
     return Texts(texts, labels if layout.label else [], clients if layout.client else [])
 

@@ -16,6 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
+import pandas as pd
+
 from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
 from fedaux_pl.reports.formats import TableItem, to_text
@@ -179,8 +181,8 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
         rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
-    header = [[*axes, "seed", "state", "rounds", "key"]]
-    return to_text(TableItem("cells", "", header, lines), sys.maxsize)
+    frame = pd.DataFrame(lines, columns=[*axes, "seed", "state", "rounds", "key"])
+    return to_text(TableItem("cells", "", frame), sys.maxsize)
 
 
 def _counts(cells: Sequence[Cell]) -> str:

@@ -148,14 +148,14 @@ class Cell:
     def is_complete(self) -> bool:
         """Return whether the run has all rounds and, with validation data, its test accuracy."""
         run = self.load_run()
-        is_tested = "test" in run.summary or not run.values("val/accuracy")
+        is_tested = "test" in run.summary or run.values("val/accuracy").empty
         return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
     def load_run(self) -> Run:
         """Return the run with the most rounds, among equals one with a test; else an empty one."""
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
-        runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
+        runs = [*load_runs(curves), Run()]
         return max(runs, key=lambda run: (len(run.curve), "test" in run.summary))
 
 

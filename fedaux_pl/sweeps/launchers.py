@@ -76,9 +76,9 @@ def _record(cell: Cell, status: int) -> None:
         return
     text = f"its process ended with status {status}"
     if status < 0:
-        name = signal.Signals(-status).name
-        more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        text = f"its process was ended by {name}{more}"
+        text = f"its process was ended by {signal.Signals(-status).name}"
+    if status == -signal.SIGKILL:
+        text += ", perhaps for lack of memory"
     cell.mark_failed(status=status, error=text)
 
 
@@ -92,7 +92,8 @@ def _say_ended(cell: Cell, cells: Sequence[Cell], jobs: int, duration: str = "")
 
 
 def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
-    if cell.read_failure().get("is_refused") and not any(c.load_run().rounds for c in cells):
+    is_refused = cell.read_failure().get("is_refused")
+    if is_refused and not any(other.load_run().rounds for other in cells):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -133,10 +134,13 @@ def time_left(cells: Sequence[Cell], jobs: int) -> str:
 
 def _alike(cell: Cell) -> tuple[str, str]:
     """Return the groups of cells whose rounds take as long: the closest ones first."""
-    model, data = cell.config["model"], cell.config["data"]
+    model = cell.config["model"]
     clients = json.dumps([model["clients"], model["model_options"]], sort_keys=True)
-    sources = [(data[part] or {}).get("class_path") for part in ("private", "auxiliary")]
-    return json.dumps([model["algorithm"]["class_path"], clients, sources]), clients
+    method = [model["algorithm"]["class_path"], clients]
+    for role in ("private", "auxiliary"):
+        source = cell.config["data"][role] or {}
+        method.append(source.get("class_path"))
+    return json.dumps(method), clients
 
 
 def _duration(seconds: float) -> str:

@@ -26,9 +26,12 @@ _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _REFERENCE: dict[str, Any] = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.3}
 _HOLLOW: dict[str, Any] = {
-    "linestyle": "none", "marker": "o", "markersize": 7.0, "markerfacecolor": "none",
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 7.0,
+    "markerfacecolor": "none",
     "markeredgewidth": 1.2,
-}  # fmt: skip
+}
 _HEAT = "cividis"  # the same order in every color vision and in gray
 _MOST_COLUMNS = 4
 _PANEL = (3.2, 2.6)  # inches
@@ -65,8 +68,9 @@ def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
         draw = _draw_heatmap if kind == "heatmap" else _draw_series
         axes = [layout[role] for role in ("x", "y", "series") if role in layout]
         panels = as_list(layout.get("panels", ()))
-        own = values.shown(groups, sweep.axes, axes + panels)
-        figure = draw(sweep, own, layout, values.places(own, sweep.axes, panels))
+        belonging = values.shown(groups, sweep.axes, axes + panels)
+        separate = values.places(belonging, sweep.axes, panels)
+        figure = draw(sweep, belonging, layout, separate)
         items.append(FigureItem(layout["name"], caption, figure))
     return items
 
@@ -90,9 +94,8 @@ def _draw_series(
     reference = layout.get("reference")
     names = short_names(sweep.axes)
     competing = [group for group in groups if group.coordinates.get(series) != reference]
-    is_validated = any(result.is_validated for group in competing for result in group.results)
     measure = values.metric_label(sweep.metric)
-    if x is None and is_validated:
+    if x is None and any(group.is_validated for group in competing):
         measure = f"validation {measure}"
     figure, panels = create_panels(separate, names, _PANEL, names[x] if x else "round", measure)
     along = values.places(competing, sweep.axes, [x]) if x else []
@@ -210,13 +213,14 @@ def _draw_heatmap(
 
 def _grid(sweep: Sweep, groups: Sequence[Group], x: str, y: str) -> pd.DataFrame:
     """Return the groups by their labels on two axes."""
-    columns = values.places(groups, sweep.axes, [x])
     rows = values.places(groups, sweep.axes, [y])
-    return pd.DataFrame(
-        [[values.find(groups, row | column) for column in columns] for row in rows],
-        index=[row.get(y, values.ABSENT) for row in rows],
-        columns=[column.get(x, values.ABSENT) for column in columns],
-    )
+    columns = []
+    labels = []
+    for place in values.places(groups, sweep.axes, [x]):
+        columns.append(pd.Series([values.find(groups, row | place) for row in rows]))
+        labels.append(place.get(x, values.ABSENT))
+    grid = pd.concat(columns, axis=1, keys=labels)
+    return grid.set_axis([row.get(y, values.ABSENT) for row in rows])
 
 
 def _write_numbers(axes: "Axes", grid: pd.DataFrame, scale: Callable[[float], Any]) -> None:
@@ -268,8 +272,9 @@ def create_panels(
     columns = _columns(separate)
     rows = math.ceil(len(separate) / columns)
     scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
-    width, height = scale * size[0] * columns, scale * size[1] * rows
-    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    width, height = size
+    size = (scale * width * columns, scale * height * rows)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
     grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, sharey=is_shared)
     look: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "color": style.INK, "parse_math": False}
@@ -305,9 +310,16 @@ def _columns(separate: _Places) -> int:
 
 def _mark_not_run(axes: "Axes") -> None:
     axes.text(
-        *(0.5, 0.5, "not run"), transform=axes.transAxes, ha="center", va="center",
-        fontsize=style.LABEL_SIZE, color=style.MUTED, style="italic",
-    )  # fmt: skip
+        0.5,
+        0.5,
+        "not run",
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize=style.LABEL_SIZE,
+        color=style.MUTED,
+        style="italic",
+    )
 
 
 def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
@@ -318,10 +330,16 @@ def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
     columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
     rows = math.ceil(len(entries) / columns)
     legend = figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center",
-        ncols=math.ceil(len(entries) / rows), frameon=False, fontsize=_LEGEND_SIZE,
-        labelcolor=style.INK, handlelength=3.0, columnspacing=1.6,
-    )  # fmt: skip
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=math.ceil(len(entries) / rows),
+        frameon=False,
+        fontsize=_LEGEND_SIZE,
+        labelcolor=style.INK,
+        handlelength=3.0,
+        columnspacing=1.6,
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)
     # the panels keep their height
@@ -339,18 +357,17 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
         >>> x_positions(["0.01", "0.1", "1", "inf"])
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """
-    found = {label: values.number(label) for label in labels}
-    numbers = sorted({value for value in found.values() if not math.isnan(value)})
-    words = sum(map(math.isnan, found.values()))
-    if len(numbers) < 2 or words > 1:
+    at = pd.Series({label: values.number(label) for label in labels}, dtype=float)
+    numbers = at.dropna().sort_values().unique()
+    if len(numbers) < 2 or at.isna().sum() > 1:
         return {label: float(i) for i, label in enumerate(labels)}, False
-    positive = [value for value in numbers if value > 0]
+    positive = numbers[numbers > 0]
     is_log = len(positive) > 1 and numbers[0] >= 0 and positive[-1] > 10 * positive[0]
-    before, after = 0.0, 2 * numbers[-1] - numbers[-2]
+    after = 2 * numbers[-1] - numbers[-2]
     if is_log:
-        before, after = positive[0] ** 2 / positive[1], positive[-1] ** 2 / positive[-2]
-    at = {k: after if math.isnan(value) else value or before for k, value in found.items()}
-    return at, is_log
+        after = positive[-1] ** 2 / positive[-2]
+        at = at.replace(0.0, positive[0] ** 2 / positive[1])
+    return at.fillna(after).to_dict(), bool(is_log)
 
 
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
@@ -362,10 +379,12 @@ def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
     columns = first.get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
     look: dict[str, Any] = {"parse_math": False}
-    spots = sorted((math.log10(x) if is_log else x, label) for label, x in at.items())
-    for (a, left), (b, right) in itertools.pairwise(spots):
-        room = width * (b - a) / (spots[-1][0] - spots[0][0])
-        if room < style.text_width([left, right], style.TICK_SIZE) + 0.06:
+    spots = pd.Series(at, dtype=float).sort_values()
+    if is_log:
+        spots = np.log10(spots)
+    rooms = width * spots.diff() / (spots.max() - spots.min())  # from the label before
+    for left, right in itertools.pairwise(spots.index):
+        if rooms[right] < style.text_width([left, right], style.TICK_SIZE) + 0.06:
             look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     for _, axes in panels:
         if is_log:

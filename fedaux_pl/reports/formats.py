@@ -243,7 +243,7 @@ def _aligned(table: TableItem) -> str:
 
 def _entries(table: TableItem, escape: Callable[[str], str], bold: str) -> list[list[str]]:
     """Return the escaped texts of the rows, the best of them in the form ``bold``."""
-    rows = [[escape(text) for text in row] for row in table.rows]
-    for i, j in table.bold:
-        rows[i][j] = bold.format(rows[i][j])
-    return rows
+    frame = table.frame.map(escape)
+    for entry in table.bold:
+        frame.iloc[entry] = bold.format(frame.iloc[entry])
+    return replace(table, frame=frame).rows

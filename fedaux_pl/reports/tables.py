@@ -1,8 +1,9 @@
 """The tables of a sweep: ours beside the published values, the best in bold, and all cells."""
 
+import itertools
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -53,7 +54,8 @@ def _fill(
     is_published = any(group.published for group in first_groups)
     row_places = values.places(first_groups, sweep.axes, rows)
     # rows compete with those that differ in the last axis only
-    blocks = pd.Series([str([place.get(axis) for axis in rows[:-1]]) for place in row_places])
+    upper_labels = pd.DataFrame(row_places, columns=rows[:-1]).fillna("")
+    blocks = upper_labels.agg("\n".join, axis=1)
     # labels that the figures draw as a reference, such as Centralized, do not compete
     references = {figure.get("reference") for figure in sweep.figures}
     texts = [[place_text(place, names) for place in row_places]]
@@ -86,9 +88,9 @@ def _fill_best(
     texts = []
     for place in values.places(groups, sweep.axes, rows):
         inside = [group for group in groups if group.is_at(place)]
-        text = [place_text(place, names), *_best(inside, best, lambda group: group.mean, entry)]
+        text = [place_text(place, names), *_best(inside, best, "mean")]
         if is_published:
-            text += _best(inside, best, lambda g: g.published_mean, lambda g: g.published)
+            text += _best(inside, best, "published")
         texts.append(text)
     title = ", ".join(names[axis] for axis in rows)
     heads = [*(names[axis] for axis in best), split_metric(sweep.metric)[1]]
@@ -99,18 +101,15 @@ def _fill_best(
     return pd.DataFrame(texts, columns=header)
 
 
-def _best(
-    groups: Sequence[Group],
-    axes: Sequence[str],
-    value: Callable[[Group], float],
-    describe: Callable[[Group], str],
-) -> list[str]:
-    """Return the labels of the group with the best value, and its description."""
-    known = [group for group in groups if not math.isnan(value(group))]
-    if not known:
+def _best(groups: Sequence[Group], axes: Sequence[str], column: str) -> list[str]:
+    """Return the labels of the group with the best mean or published value, and that value."""
+    numbers = values.numbers(groups)[column].dropna()
+    if numbers.empty:
         return [ABSENT] * (len(axes) + 1)
-    group = max(known, key=lambda g: -value(g) if g.is_lower_better else value(g))
-    return [*(group.coordinates.get(axis, ABSENT) for axis in axes), describe(group)]
+    is_lower_better = any(group.is_lower_better for group in groups)
+    group = groups[numbers.idxmin() if is_lower_better else numbers.idxmax()]
+    labels = [group.coordinates.get(axis, ABSENT) for axis in axes]
+    return [*labels, entry(group) if column == "mean" else group.published]
 
 
 def entry(group: Group) -> str:
@@ -131,7 +130,7 @@ def entry(group: Group) -> str:
 
 def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str] = ()) -> str:
     """Return what the numbers of a table are, in one sentence."""
-    results = [result for group in groups for result in group.results]
+    results = list(itertools.chain(*(group.results for group in groups)))
     over, _ = split_metric(sweep.metric)
     what = f"Test {values.metric_label(sweep.metric)}"
     if metrics:

@@ -61,6 +61,11 @@ class Group:
         return any(result.is_lower_better for result in self.results)
 
     @property
+    def is_validated(self) -> bool:
+        """Whether a seed has validation data, whose curve it shows."""
+        return any(result.is_validated for result in self.results)
+
+    @property
     def published_mean(self) -> float:
         """The published value as a number, without its spread; NaN if there is none."""
         return number(self.published.split("±")[0].strip().removesuffix("%"))

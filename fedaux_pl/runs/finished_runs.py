@@ -107,20 +107,24 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for texts in ([run.data for run in runs], alphas):
         if len(set(texts)) > 1:
             labels = labels.str.cat(texts, sep=", ").str.removesuffix(", ")
-    settings = pd.DataFrame([run.without_seeds for run in runs], dtype=object)
+    settings = pd.DataFrame([_describe_settings(run) for run in runs])
     for _, twins in settings.groupby(labels.copy()):
         if len(twins) > 1:
-            is_differing = twins.astype(str).nunique(dropna=False) > 1
-            for row, values in twins.loc[:, is_differing].iterrows():
-                labels[row] += f", {_describe(values.dropna()) or runs[row].name}"
+            is_differing = twins.nunique(dropna=False) > 1
+            for row, texts in twins.loc[:, is_differing].iterrows():
+                differing = list(texts.dropna())
+                is_short = 0 < len(differing) <= 2
+                labels[row] += f", {', '.join(differing) if is_short else runs[row].name}"
     return list(labels)
 
 
-def _describe(settings: pd.Series) -> str:
-    """Return one or two settings as text; empty if there are more, or none."""
-    is_checksum = settings.index.str.startswith("data/contents/")
-    texts = [f"{path.rsplit('/')[-1]} {value}" for path, value in settings[~is_checksum].items()]
-    return ", ".join(texts) if len(texts) <= 2 else ""
+def _describe_settings(run: Run) -> dict[str, str]:
+    """Return each setting but checksums as text, such as "epsilon 0.5", by path."""
+    texts = {}
+    for path, value in run.without_seeds.items():
+        if not path.startswith("data/contents/"):
+            texts[path] = f"{path.rpartition('/')[2]} {value}"
+    return texts
 
 
 def short_names(names: Iterable[str], separator: str = ".") -> dict[str, str]:

@@ -89,12 +89,16 @@ def test_labels_name_what_differs(tmp_path):
     write_run(tmp_path / "b", [0.1], alpha=1.0)
     write_run(tmp_path / "c", [0.1], alpha=1.0, epsilon=0.5)
     write_run(tmp_path / "d", [0.1], "FedDF+P")
+    write_run(tmp_path / "e", [0.1], "FedBN", epsilon=None)
+    write_run(tmp_path / "f", [0.1], "FedBN", epsilon=1)
     groups = group_by_settings(load_runs([tmp_path]))
     assert list(groups) == [
         "FedAUX, alpha 0.01",
         "FedAUX, alpha 1.0, b",  # it has no setting that c lacks
         "FedAUX, alpha 1.0, epsilon 0.5",
         "FedDF+P, alpha 0.01",
+        "FedBN, alpha 0.01, epsilon None",
+        "FedBN, alpha 0.01, epsilon 1",
     ]
 
 

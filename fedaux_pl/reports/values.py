@@ -118,7 +118,7 @@ def _read(metric: str, cell: Cell) -> Result:
     accuracy = math.nan
     if state == CellState.DONE:
         if is_validated:  # the best round on test data would be chosen by test data
-            accuracy = 100 * run.summary["test"].get(column, math.nan)
+            accuracy = 100 * float(run.summary["test"].get(column, math.nan))
         elif over == "best":
             accuracy = curve.min() if is_lower_better else curve.max()
         elif not curve.empty:

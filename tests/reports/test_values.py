@@ -68,6 +68,12 @@ def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     assert mixed.endswith("(number of seeds); paper: Tab. 1.")
 
 
+def test_a_metric_of_the_test_that_is_nan_is_absent(tmp_path):
+    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"auroc": "nan"})
+    [found] = collect(sweep(AXES, metric="last auroc"), [resolved(tmp_path, "a", {"method": "A"})])
+    assert (found.results[0].state, len(found.accuracies)) == (CellState.DONE, 0)
+
+
 def test_one_seed_has_no_standard_deviation():
     assert math.isnan(group("method=A", 50.0, None).std)
     assert math.isnan(group("method=A", None).mean)

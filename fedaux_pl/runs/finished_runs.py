@@ -38,7 +38,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """All settings by path, such as "data/alpha"."""
         flat = pd.json_normalize(self.summary.get("settings", {}), sep="/")
-        return dict(flat.to_dict("records")[0])
+        return dict(*flat.to_dict("records"))
 
     @property
     def without_seeds(self) -> dict[str, Any]:

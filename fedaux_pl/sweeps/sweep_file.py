@@ -260,11 +260,14 @@ def _arguments(added: Any, name: str) -> list[str]:
     _require(added not in ("", "null"), f"{name} is empty: give {wanted}")
     if isinstance(added, str):
         return ["--config", added]
+    args: list[str] = []
     if isinstance(added, dict):
-        options = [(f"--{key}", _as_text(value)) for key, value in added.items()]
+        for key, value in added.items():
+            args += [f"--{key}", _as_text(value)]
     else:
-        options = [_arguments(entry, name) for entry in added]
-    return list(itertools.chain(*options))
+        for entry in added:
+            args += _arguments(entry, name)
+    return args
 
 
 def _condition(

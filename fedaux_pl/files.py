@@ -17,6 +17,7 @@ from typing import IO, Any
 
 SCRATCH = ".part"
 """The suffix of files that are being written."""
+_FORMULA_STARTS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"  # the last four: full-width
 _REMINDER = 60.0  # seconds between two reports of a process that waits for a lock
 
 
@@ -90,10 +91,26 @@ def write_json_atomically(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def csv_text(rows: Iterable[Iterable[Any]], line_end: str = "\n") -> str:
-    """Return rows as the text of a CSV file."""
+    """Return rows as the text of a CSV file that spreadsheets open without running a cell.
+
+    Text that begins as a formula does (``=``, ``+``, ``-``, ``@``, white space) gets an apostrophe
+    before it; numbers stay as they are.
+    """
     file = io.StringIO()
-    csv.writer(file, lineterminator=line_end).writerows(rows)
+    safe_rows = (map(_without_formula, row) for row in rows)
+    csv.writer(file, lineterminator=line_end).writerows(safe_rows)
     return file.getvalue()
+
+
+def _without_formula(cell: Any) -> Any:
+    text = str(cell)
+    if len(text) < 2 or text[0] not in _FORMULA_STARTS:
+        return cell
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return cell
 
 
 def check_archive(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
@@ -122,10 +123,10 @@ def gaussian_clients(
         f"lambda; that of equal weights is {uniform:.3f}. The figure has a constant feature "
         "beside the coordinates; without one the scoring of the paper's text has no intercept."
     )
-    header = [["lambda", "with a constant feature", "without"]]
+    header = ["lambda", "with a constant feature", "without"]
     return [
         FigureItem("gaussian_clients", caption, figure),
-        TableItem("differences", about, header, rows),
+        TableItem("differences", about, pd.DataFrame(rows, columns=header)),
     ]
 
 

@@ -10,6 +10,8 @@ which is gone.
 import argparse
 from pathlib import Path
 
+import pandas as pd
+
 from fedaux_pl.cli.report import publish
 from fedaux_pl.data.images import list_images
 from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset, hyponyms, lemma
@@ -68,7 +70,7 @@ def imagenet_subsets(root: Path | None = None) -> TableItem:
     caption += (
         "The exact number needs ImageNet: give --root." if root is None else f"Found: in {root}."
     )
-    return TableItem("imagenet_subsets", caption, [header], rows)
+    return TableItem("imagenet_subsets", caption, pd.DataFrame(rows, columns=header))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
@@ -131,7 +132,7 @@ def in_words(setting: Setting) -> TableItem:
         "What the methods compute, send and reveal in T rounds, each client once or in each of "
         "its rounds; the privacy loss of sending models is not bounded by any of them."
     )
-    return TableItem("comparison", caption, [["", *METHODS]], rows)
+    return TableItem("comparison", caption, pd.DataFrame(rows, columns=["", *METHODS]))
 
 
 def bytes_of(setting: Setting, rounds: int) -> list[TableItem]:
@@ -152,7 +153,7 @@ def bytes_of(setting: Setting, rounds: int) -> list[TableItem]:
         "weights have 4 bytes, a released head 8. Clients of the methods +P receive h_0, too."
     )
     texts = [[what, way, size, mb(count), who] for what, way, size, count, who in rows if count]
-    header = [["", "direction", "bytes", "MB", "methods"]]
+    header = ["", "direction", "bytes", "MB", "methods"]
     n, m = setting.clients, setting.selected
     every = m * rounds * traffic["f"]
     received = [key for key in ("h_0", "map", "D^-") if traffic[key]]
@@ -168,10 +169,10 @@ def bytes_of(setting: Setting, rounds: int) -> list[TableItem]:
         f"FedAUX costs as much as {(up + down) / (2 * m * traffic['f']):.1f} rounds."
     )
     ways = ["to the server", "to the clients"]
-    columns = [["", *ways, *(f"{way}, MB" for way in ways), "ratio"]]
+    columns = ["", *ways, *(f"{way}, MB" for way in ways), "ratio"]
     return [
-        TableItem("bytes", caption, header, texts),
-        TableItem("total_bytes", about, columns, totals),
+        TableItem("bytes", caption, pd.DataFrame(texts, columns=header)),
+        TableItem("total_bytes", about, pd.DataFrame(totals, columns=columns)),
     ]
 
 
@@ -191,7 +192,9 @@ def text_figures(setting: Setting) -> TableItem:
         "second one agrees with ours if it was cut off after two digits, not rounded. It counts "
         "no BatchNorm statistics, which are sent as well."
     )
-    return TableItem("figures_of_the_text", caption, [["", "paper", "ours"]], rows)
+    return TableItem(
+        "figures_of_the_text", caption, pd.DataFrame(rows, columns=["", "paper", "ours"])
+    )
 
 
 def operations(setting: Setting, samples: int, auxiliary: int, image_size: int) -> TableItem:
@@ -231,8 +234,8 @@ def operations(setting: Setting, samples: int, auxiliary: int, image_size: int) 
         f"|D_distill| = {distill:,}, |D_aux| = {auxiliary:,}. Averaging, the proximal "
         "term and the fit of w_i are negligible. A method +P pre-trains h_0 as FedAUX does."
     )
-    header = [["", "who, how often", "formula", "TFLOP", "methods"]]
-    return TableItem("operations", caption, header, texts)
+    header = ["", "who, how often", "formula", "TFLOP", "methods"]
+    return TableItem("operations", caption, pd.DataFrame(texts, columns=header))
 
 
 def count_flops(module: nn.Module, *batch: Tensor) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytorch_lightning as pl
 import torch
 from matplotlib.figure import Figure
@@ -163,10 +164,10 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
     rows = [(one.name, float(one.similarities[:, 0].mean()), one.typical) for one in finder.found]
     rows.append(("mean", *(sum(row[k] for row in rows) / len(rows) for k in (1, 2))))
     texts = [[name, f"{top:.3f}", f"{typical:.3f}"] for name, top, typical in rows]
-    header = [["client", "images of the highest scores", "all of D_distill"]]
+    header = ["client", "images of the highest scores", "all of D_distill"]
     return [
         FigureItem("similar_images", caption, draw(finder.found, noise)),
-        TableItem("similarities", about, header, texts),
+        TableItem("similarities", about, pd.DataFrame(texts, columns=header)),
     ]
 
 

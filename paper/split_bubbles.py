@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedaux_pl.cli.report import publish
@@ -79,10 +80,10 @@ def split_bubbles(labels: np.ndarray, alphas: list[float]) -> list[FigureItem | 
         most = 1 + (shares.cumsum(axis=1) < 0.9).sum(axis=1).mean()
         held = (table > 0).sum(axis=1).mean()
         texts.append([f"{alpha:g}", f"{shares[:, 0].mean():.0%}", f"{most:.1f}", f"{held:.1f}"])
-    header = [["alpha", "most frequent class", "classes of 90 %", "classes"]]
+    header = ["alpha", "most frequent class", "classes of 90 %", "classes"]
     return [
         FigureItem("split_bubbles", caption, figure),
-        TableItem("classes_of_clients", about, header, texts),
+        TableItem("classes_of_clients", about, pd.DataFrame(texts, columns=header)),
     ]
 
 

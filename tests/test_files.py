@@ -1,12 +1,21 @@
 """Locks, atomic writes and the state folder."""
 
+import csv
+import io
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
 from fedaux_pl import files
-from fedaux_pl.files import locked, state_folder, write_atomically, write_text_atomically
+from fedaux_pl.files import (
+    csv_text,
+    locked,
+    state_folder,
+    write_atomically,
+    write_text_atomically,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_scratch(tmp_path):
@@ -92,3 +101,21 @@ def test_who_waits_for_a_lock_is_asked_again_and_may_give_up(tmp_path, monkeypat
             pass
     with locked(tmp_path / "lock", pytest.fail, patience=0):  # free again
         pass
+
+
+def test_cells_that_a_spreadsheet_would_run_are_text_and_numbers_stay():
+    formulas = [
+        "=1+1",
+        "+1+1",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\uff1d1",
+        Path("=a.png"),
+    ]
+    rows = list(csv.reader(io.StringIO(csv_text([formulas], "\r\n"), newline="")))
+    assert rows == [[f"'{cell}" for cell in formulas]]
+    kept = [-0.5, "-0.5", "+1e-3", -2, float("-inf"), "-", "a=1", "(mean)", "", None]
+    assert csv_text([kept]) == "-0.5,-0.5,+1e-3,-2,-inf,-,a=1,(mean),,\n"

@@ -1,13 +1,16 @@
 """The metrics of each client as a run tells them: a line, a table and the values of a figure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    import pandas as pd  # which a run without named clients does not import
+
 Measured = Mapping[str, float]
-_JOINT = ("(mean)", "(worst)")  # of all clients
+_JOINT = ["(mean)", "(worst)"]  # of all clients
 
 
 def last_measured(history: Sequence[Measured]) -> Measured:
@@ -15,43 +18,54 @@ def last_measured(history: Sequence[Measured]) -> Measured:
     return next((e for e in reversed(history) if e.keys() & {"accuracy", "val/accuracy"}), {})
 
 
-def by_client(measured: Measured) -> dict[str, dict[str, float]]:
-    """Return the values of each client, of ``(mean)`` and ``(worst)``, by metric.
+def by_client(measured: Measured) -> "pd.DataFrame":
+    """Return a row for each client, ``(mean)`` and ``(worst)``, and a column for each metric.
 
     Examples:
-        >>> by_client({"val/mean_client/f1": 0.5, "val/client_f1/north": 0.5})
+        >>> by_client({"val/mean_client/f1": 0.5, "val/client_f1/north": 0.5}).to_dict()
         {'val/f1': {'north': 0.5, '(mean)': 0.5}}
     """
-    found: dict[str, dict[str, float]] = {}
-    for mean in [key for key in measured if "mean_client/" in key]:
-        head = mean.replace("mean_client/", "client_") + "/"
-        own = {k.removeprefix(head): v for k, v in measured.items() if k.startswith(head)}
-        for part in ("mean", "worst"):
-            if (key := mean.replace("mean_", f"{part}_")) in measured:
-                own[f"({part})"] = measured[key]
-        found[mean.replace("mean_client/", "")] = own
-    return found
+    import pandas as pd
+
+    columns = {}
+    for key in filter(_is_mean, measured):
+        prefix, _, metric = key.partition("mean_client/")
+        head = f"{prefix}client_{metric}/"
+        column = {k.removeprefix(head): v for k, v in measured.items() if k.startswith(head)}
+        column["(mean)"] = measured[key]
+        worst = f"{prefix}worst_client/{metric}"
+        if worst in measured:
+            column["(worst)"] = measured[worst]
+        columns[prefix + metric] = column
+    return pd.DataFrame(columns)
+
+
+def _is_mean(key: str) -> bool:
+    return "mean_client/" in key
 
 
 def describe_clients(measured: Measured) -> str | None:
     """Return the mean, worst and best accuracy of the clients in one line; None without clients."""
-    if not (found := by_client(measured)):
+    if not any(map(_is_mean, measured)):
         return None
-    metric, values = next(iter(found.items()))
-    own = sorted((value, name) for name, value in values.items() if name not in _JOINT)
-    low, worst, high, best = *own[0], *own[-1]
+    table = by_client(measured)
+    metric = table.columns[0]
+    values = table[metric].dropna()
+    clients = values.drop(_JOINT, errors="ignore")
     return (
         f"{metric.replace('val/', 'validation ')} by client: mean {values['(mean)']:.1%}, "
-        f"worst {low:.1%} ({worst}), best {high:.1%} ({best})"
+        f"worst {clients.min():.1%} ({clients.idxmin()}), "
+        f"best {clients.max():.1%} ({clients.idxmax()})"
     )
 
 
 def client_table(measured: Measured) -> list[list[Any]]:
     """Return a header and a row for each client, the mean and the worst; empty without clients."""
-    columns = by_client(measured)
-    names = dict.fromkeys(name for own in columns.values() for name in own)
-    rows = [[name, *(own.get(name) for own in columns.values())] for name in names]
-    return [["client", *columns], *rows] if rows else []
+    if not any(map(_is_mean, measured)):
+        return []
+    table = by_client(measured).astype(object)
+    rows = table.where(table.notna(), None).reset_index(names="client")
+    return [list(rows), *rows.to_numpy().tolist()]
 
 
 def as_markdown(table: Sequence[Sequence[Any]]) -> str:
@@ -68,14 +82,15 @@ def client_curves(
     history: Sequence[Measured],
 ) -> tuple[list[int], list[str], dict[str, NDArray[np.float64]]]:
     """Return the measured rounds, the clients and each metric of shape (clients, rounds)."""
-    entries = {int(entry["round"]): by_client(entry) for entry in history}
-    entries = {number: found for number, found in entries.items() if found}
-    rows = [own for found in entries.values() for own in found.items()]
-    names = list(dict.fromkeys(n for _, own in rows for n in own if n not in _JOINT))
-    curves = {
-        metric: np.array(
-            [[found.get(metric, {}).get(n, np.nan) for found in entries.values()] for n in names]
-        )
-        for metric in dict(rows)
-    }
-    return list(entries), names, curves
+    entries = [entry for entry in history if any(map(_is_mean, entry))]
+    if not entries:
+        return [], [], {}
+    import pandas as pd
+
+    table = pd.concat({int(entry["round"]): by_client(entry) for entry in entries})
+    rounds, clients = (table.index.unique(level) for level in (0, 1))
+    names = clients.drop(_JOINT, errors="ignore")
+    curves = {}
+    for metric in table:
+        curves[metric] = table[metric].unstack(0).reindex(names).to_numpy(float)
+    return list(rounds), list(names), curves

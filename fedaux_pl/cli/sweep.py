@@ -16,6 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
+import pandas as pd
+
 from fedaux_pl.cli.entry import Parser, handled, raised_by_sigterm, run_verb
 from fedaux_pl.errors import FedauxError, counted, did_you_mean
 from fedaux_pl.reports.formats import TableItem, to_text
@@ -55,15 +57,18 @@ class SweepParser(Parser):
         if not file or file.startswith("-"):
             self.error("give the sweep file first, such as paper/table1")
         options, extra = self.parse_known_args(rest)
-        options.file, options.extra = file, extra
-        for name in (text.partition("=")[0] for text in extra):
+        options.file = file
+        options.extra = extra
+        for argument in extra:
+            name, _, _ = argument.partition("=")
             is_option = name.startswith("--") and "." not in name
             if is_option and name.removeprefix("--") not in _OPTIONS_OF_FIT:
-                own = [option for option in self._option_string_actions if option[:2] == "--"]
-                self.error(f"there is no option {name}{did_you_mean(name, own)}")
+                known = [option for option in self._option_string_actions if option[:2] == "--"]
+                self.error(f"there is no option {name}{did_you_mean(name, known)}")
         if options.seeds is not None:
-            seeds, wanted = options.seeds.split(","), "integers from 0 on such as 0,1,2"
+            seeds = options.seeds.split(",")
             if not all(seed.isdecimal() for seed in seeds):
+                wanted = "integers from 0 on such as 0,1,2"
                 self.error(f"--seeds must be {wanted}, but is {options.seeds}")
             options.seeds = [int(seed) for seed in seeds]
         select: dict[str, list[str]] = {}
@@ -87,16 +92,12 @@ def sweep(args: Sequence[str]) -> None:
     labeled = resolve(described.cells, options.root, check=is_checked)
     check_metrics(described, labeled)
     cells = distinct(labeled)
+    if options.dry_run:
+        print(_table(labeled, list(described.axes)))
     if is_shown:
-        if options.dry_run:
-            print(_table(labeled, list(described.axes)))
         print(_counts(cells))
         if options.status:
-            for cell in cells:
-                if cell.state is CellState.RUNNING:
-                    host = holder(cell.lock).get("host", "another process")
-                    rounds = f"round {len(cell.load_run().curve)} of {cell.rounds}"
-                    print(f"running: {cell.name}, {rounds} on {host}, {cell.log}")
+            _print_running(cells)
             _print_failures(cells)
         print(launchers.time_left(cells, len(_slots(options.jobs, cells))))
         return
@@ -127,8 +128,9 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(args)
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs must be at least 1, but is {options.jobs}")
-    if wrong := [text for text in options.slurm if "=" not in text]:
-        parser.error(f"--slurm must be KEY=VALUE, but is {wrong[0]}")
+    for text in options.slurm:
+        if "=" not in text:
+            parser.error(f"--slurm must be KEY=VALUE, but is {text}")
     if options.slurm and options.launcher != "slurm":
         parser.error("--slurm needs --launcher slurm")
     options.slurm = dict(text.split("=", 1) for text in options.slurm)
@@ -145,11 +147,13 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
         print(f"stopped; {_counts(cells)}; the same command continues")
         raise
     _print_failures(cells)
-    states = [cell.state for cell in cells]
+    states = Counter(cell.state for cell in cells)
     total = counted(len(cells), "cell")
-    if failed := states.count(CellState.FAILED):
+    failed = states[CellState.FAILED]
+    undone = len(cells) - states[CellState.DONE]
+    if failed:
         raise FedauxError(f"failed: {failed} of {total}; --retry runs them again")
-    if undone := len(cells) - states.count(CellState.DONE):
+    if undone:
         raise FedauxError(f"unfinished: {undone} of {total}; the same command resumes them")
     print(f"{total} done; next: {shlex.join(command_line('report', options))}")
 
@@ -167,9 +171,10 @@ def _hand_over(cells: Sequence[Cell], name: str, options: argparse.Namespace) ->
     new = [cell for cell in idle if cell.read_description().get("job") not in queued]
     for cell, job in zip(new, launchers.submit(new, executor, _WORKER), strict=True):
         print(f"job {job}: {cell.name}", flush=True)
-    waiting = f", and {len(idle) - len(new)} in the queue already" if len(idle) > len(new) else ""
-    how_far = "`fedaux-pl sweep ... --status` shows how far they are"
-    print(f"{counted(len(new), 'job')}{waiting}; {how_far}")
+    jobs = counted(len(new), "job")
+    if len(idle) > len(new):
+        jobs += f", and {len(idle) - len(new)} in the queue already"
+    print(f"{jobs}; `fedaux-pl sweep ... --status` shows how far they are")
 
 
 def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
@@ -179,16 +184,24 @@ def _table(cells: Sequence[Cell], axes: Sequence[str]) -> str:
         labels = [cell.coordinates.get(axis, "-") for axis in axes]
         rounds = f"{len(cell.load_run().curve)}/{cell.rounds}"
         lines.append([*labels, str(cell.seed), str(cell.state), rounds, cell.key])
-    header = [[*axes, "seed", "state", "rounds", "key"]]
-    return to_text(TableItem("cells", "", header, lines), sys.maxsize)
+    frame = pd.DataFrame(lines, columns=[*axes, "seed", "state", "rounds", "key"])
+    return to_text(TableItem("cells", "", frame), sys.maxsize)
 
 
 def _counts(cells: Sequence[Cell]) -> str:
     """Return how many cells are in each state, such as ``8 cells: 3 done, 5 missing``."""
     states = Counter(str(cell.state) for cell in cells)
     order = ("done", "running", "unfinished", "failed", "missing")
-    parts = [f"{states[state]} {state}" for state in order if states[state]]
-    return f"{counted(states.total(), 'cell')}: {', '.join(parts)}"
+    texts = [f"{states[state]} {state}" for state in order if states[state]]
+    return f"{counted(states.total(), 'cell')}: {', '.join(texts)}"
+
+
+def _print_running(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        if cell.state is CellState.RUNNING:
+            host = holder(cell.lock).get("host", "another process")
+            rounds = f"round {cell.load_run().rounds} of {cell.rounds}"
+            print(f"running: {cell.name}, {rounds} on {host}, {cell.log}")
 
 
 def _print_failures(cells: Sequence[Cell]) -> None:
@@ -201,23 +214,29 @@ def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
     """Return the environments of the jobs at a time: each on a GPU of its own, if it uses one."""
     import torch
 
-    trainers = [cell.config["trainer"] for cell in cells]
-    uses_one = all(t["devices"] in (1, "1") and t["accelerator"] != "cpu" for t in trainers)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-    if not uses_one or not gpus or not torch.cuda.is_available():
+    has_gpus = bool(gpus) and torch.cuda.is_available()
+    if not has_gpus or not all(_uses_one_gpu(cell) for cell in cells):
         return [{}] * (jobs or 1)
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
 
 
+def _uses_one_gpu(cell: Cell) -> bool:
+    trainer = cell.config["trainer"]
+    return trainer["devices"] in (1, "1") and trainer["accelerator"] != "cpu"
+
+
 def command_line(verb: str, options: argparse.Namespace) -> list[str]:
     """Return the command of another verb for the same cells."""
-    own = [] if str(options.root) == "logs" else ["--root", str(options.root)]
+    command = ["fedaux-pl", verb, options.file]
+    if str(options.root) != "logs":
+        command += ["--root", str(options.root)]
     for axis, labels in options.select.items():
-        own += ["--select", f"{axis}={','.join(labels)}"]
+        command += ["--select", f"{axis}={','.join(labels)}"]
     if options.seeds is not None:
-        own += ["--seeds", ",".join(map(str, options.seeds))]
-    return ["fedaux-pl", verb, options.file, *own, *options.extra]
+        command += ["--seeds", ",".join(map(str, options.seeds))]
+    return [*command, *options.extra]
 
 
 def preload() -> None:

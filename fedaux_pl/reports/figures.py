@@ -3,11 +3,12 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from fedaux_pl.callbacks.figures import style
 from fedaux_pl.reports import values
@@ -25,9 +26,12 @@ _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 _REFERENCE: dict[str, Any] = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.3}
 _HOLLOW: dict[str, Any] = {
-    "linestyle": "none", "marker": "o", "markersize": 7.0, "markerfacecolor": "none",
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 7.0,
+    "markerfacecolor": "none",
     "markeredgewidth": 1.2,
-}  # fmt: skip
+}
 _HEAT = "cividis"  # the same order in every color vision and in gray
 _MOST_COLUMNS = 4
 _PANEL = (3.2, 2.6)  # inches
@@ -64,8 +68,9 @@ def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
         draw = _draw_heatmap if kind == "heatmap" else _draw_series
         axes = [layout[role] for role in ("x", "y", "series") if role in layout]
         panels = as_list(layout.get("panels", ()))
-        own = values.shown(groups, sweep.axes, axes + panels)
-        figure = draw(sweep, own, layout, values.places(own, sweep.axes, panels))
+        belonging = values.shown(groups, sweep.axes, axes + panels)
+        separate = values.places(belonging, sweep.axes, panels)
+        figure = draw(sweep, belonging, layout, separate)
         items.append(FigureItem(layout["name"], caption, figure))
     return items
 
@@ -84,12 +89,14 @@ def _draw_series(
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    x, series, reference = layout.get("x"), layout["series"], layout.get("reference")
-    competing = [g for g in groups if g.coordinates.get(series) != reference]
+    x = layout.get("x")
+    series = layout["series"]
+    reference = layout.get("reference")
     names = short_names(sweep.axes)
-    is_validated = any(result.is_validated for g in competing for result in g.results)
-    on_validation = "validation " if x is None and is_validated else ""
-    measure = f"{on_validation}{values.metric_label(sweep.metric)}"
+    competing = [group for group in groups if group.coordinates.get(series) != reference]
+    measure = values.metric_label(sweep.metric)
+    if x is None and any(group.is_validated for group in competing):
+        measure = f"validation {measure}"
     figure, panels = create_panels(separate, names, _PANEL, names[x] if x else "round", measure)
     along = values.places(competing, sweep.axes, [x]) if x else []
     at, is_log = x_positions([place[x] for place in along if x in place])
@@ -99,23 +106,23 @@ def _draw_series(
         axes.grid(color=style.FAINT, linewidth=0.6)
         is_empty = True
         for index, label in enumerate(sweep.axes[series]):
-            inside = [g for g in groups if g.is_at({**place, series: label})]
+            inside = [group for group in groups if group.is_at({**place, series: label})]
             if not inside:
                 continue
-            group = values.find(inside, place)
             line: Artist | None = None
             if label == reference:
-                if group.accuracies:
-                    line = axes.axhline(group.mean, label=label, **_REFERENCE)
+                mean = values.find(inside, place).mean
+                if not math.isnan(mean):
+                    line = axes.axhline(mean, label=label, **_REFERENCE)
             elif x is None:
-                line = _draw_curve(axes, group, index, label)
+                line = _draw_curve(axes, values.find(inside, place), index, label)
                 is_empty &= line is None
             else:
-                found = [values.find(inside, {x: tick}) for tick in at]
-                line = _draw_line(axes, list(at.values()), found, index, label)
-                has_published = not all(math.isnan(g.published_mean) for g in found)
-                is_published |= has_published
-                is_empty &= not (has_published or any(g.accuracies for g in found))
+                points = values.numbers([values.find(inside, {x: tick}) for tick in at])
+                points.index = list(at.values())
+                line = _draw_line(axes, points, index, label)
+                is_published |= points["published"].notna().any()
+                is_empty &= points[["mean", "published"]].isna().all(axis=None)
             if line is not None:
                 legend.setdefault(label, line)
         if x is None:
@@ -130,38 +137,38 @@ def _draw_series(
     return figure
 
 
-def _draw_line(
-    axes: "Axes", at: Sequence[float], found: Sequence[Group], index: int, label: str
-) -> "Artist":
+def _draw_line(axes: "Axes", points: pd.DataFrame, index: int, label: str) -> "Artist":
     """Draw a line, which a missing value interrupts, with published values as hollow markers."""
     look = series_style(index)
-    means, spreads = [group.mean for group in found], [group.std for group in found]
-    [line] = axes.plot(at, means, label=label, **look)
-    if not all(map(math.isnan, spreads)):
+    color = look["color"]
+    [line] = axes.plot(points["mean"], label=label, **look)
+    if points["std"].notna().any():
         bars: dict[str, Any] = {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5}
-        axes.errorbar(at, means, spreads, color=look["color"], **bars)
-    pairs = [(place, group.published_mean) for place, group in zip(at, found, strict=True)]
-    if points := [pair for pair in pairs if not math.isnan(pair[1])]:
-        hollow = _HOLLOW | {"marker": look["marker"], "markersize": look["markersize"] + 1.5}
-        axes.plot(*zip(*points, strict=True), markeredgecolor=look["color"], **hollow)
+        axes.errorbar(points.index, points["mean"], points["std"], color=color, **bars)
+    hollow = _HOLLOW | {"marker": look["marker"], "markersize": look["markersize"] + 1.5}
+    published = points["published"].dropna()
+    if not published.empty:
+        axes.plot(published, markeredgecolor=color, **hollow)
     return line
 
 
 def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist | None":
     """Draw the rounds that all finished seeds have; without one, all unfinished seeds."""
-    done = [result for result in group.results if result.state == CellState.DONE and result.curve]
-    curves = [result.curve for result in done or group.results if result.curve]
-    rounds = sorted(set.intersection(*map(set, curves))) if curves else []
-    if not rounds:
+    begun = [result for result in group.results if not result.curve.empty]
+    done = [result for result in begun if result.state == CellState.DONE]
+    if not begun:
         return None
-    table = np.array([[curve[t] for t in rounds] for curve in curves])
-    means = table.mean(axis=0)
-    step = max(1, len(rounds) // _MARKS)
+    curves = pd.concat([result.curve for result in done or begun], axis=1, join="inner")
+    if curves.empty:
+        return None
+    means = curves.mean(axis=1)
+    stds = curves.std(axis=1)
+    step = max(1, len(curves) // _MARKS)
     look = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
-    [line] = axes.plot(rounds, means, label=label, markevery=(index % step, step), **look)
-    if len(curves) > 1:
-        band = means + np.outer([-1, 1], table.std(axis=0, ddof=1))
-        axes.fill_between(rounds, *band, color=look["color"], alpha=0.18, linewidth=0)
+    [line] = axes.plot(means, label=label, markevery=(index % step, step), **look)
+    if curves.shape[1] > 1:
+        band: dict[str, Any] = {"color": look["color"], "alpha": 0.18, "linewidth": 0}
+        axes.fill_between(curves.index, means - stds, means + stds, **band)
     return line
 
 
@@ -172,49 +179,68 @@ def _draw_heatmap(
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.patches import Rectangle
 
-    x, y, names = layout["x"], layout["y"], short_names(sweep.axes)
-    inside = [[group for group in groups if group.is_at(place)] for place in separate]
-    rows = [values.places(found, sweep.axes, [y]) for found in inside]
-    columns = [values.places(found, sweep.axes, [x]) for found in inside]
-    most = max(map(len, rows))
-    size = (0.62 * max(map(len, columns)) + 0.75, 0.42 * most + 0.75)
+    x = layout["x"]
+    y = layout["y"]
+    names = short_names(sweep.axes)
+    grids = []
+    for place in separate:
+        inside = [group for group in groups if group.is_at(place)]
+        grids.append(_grid(sweep, inside, x, y))
+    most = max(len(grid) for grid in grids)
+    size = (0.62 * max(grid.shape[1] for grid in grids) + 0.75, 0.42 * most + 0.75)
     figure, panels = create_panels(separate, names, size, names[x], names[y], is_shared=False)
-    means = [group.mean for group in groups if group.accuracies]
-    scale = Normalize(min(means, default=0.0), max(means, default=1.0))
+    means = values.numbers(groups)["mean"].dropna()
+    scale = Normalize(means.min(), means.max()) if len(means) else Normalize(0.0, 1.0)
     colors = colormaps[_HEAT].with_extremes(bad=style.NO_DATA)
-    frame: dict[str, Any] = {"fill": False, "edgecolor": style.ORANGE, "linewidth": 2.5}
-    for (_, axes), found, below, beside in zip(panels, inside, rows, columns, strict=True):
-        grid = [[values.find(found, r | c) for c in beside] for r in below]
-        axes.imshow([[group.mean for group in row] for row in grid], colors, scale, aspect="auto")
+    for (_, axes), grid in zip(panels, grids, strict=True):
+        axes.imshow(grid.map(lambda group: group.mean), colors, scale, aspect="auto")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        cells = list(itertools.chain(*grid))
-        if not any(group.accuracies for group in cells):
-            _mark_not_run(axes)
-            cells = []
-        framed = values.leading(cells)
-        for n, group in enumerate(cells):
-            i, j = divmod(n, len(beside))
-            text, ink = values.ABSENT, style.MUTED
-            if group.accuracies:
-                text, ink = f"{group.mean:.1f}", "black" if scale(group.mean) > 0.55 else "white"
-            axes.text(j, i, text, ha="center", va="center", fontsize=style.TICK_SIZE, color=ink)
-            if n in framed:
-                axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
-        spare = (most - len(below)) / 2  # cells have the same height in all panels
-        axes.set_ylim(len(below) - 0.5 + spare, -0.5 - spare)
-        for put, axis, own in ((axes.set_xticks, x, beside), (axes.set_yticks, y, below)):
-            ticks = [place.get(axis, values.ABSENT) for place in own]
-            put(range(len(ticks)), ticks, parse_math=False)
-    if means:
+        _write_numbers(axes, grid, scale)
+        spare = (most - len(grid)) / 2  # cells have the same height in all panels
+        axes.set_ylim(len(grid) - 0.5 + spare, -0.5 - spare)
+        axes.set_xticks(range(grid.shape[1]), grid.columns, parse_math=False)
+        axes.set_yticks(range(len(grid)), grid.index, parse_math=False)
+    if len(means):
         every = [axes for _, axes in panels]
         bar = figure.colorbar(ScalarMappable(scale, _HEAT), ax=every, aspect=40, pad=0.02)
         bar.set_label(values.metric_label(sweep.metric), fontsize=style.LABEL_SIZE, color=style.INK)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=style.TICK_SIZE, colors=style.INK, length=0)
     return figure
+
+
+def _grid(sweep: Sweep, groups: Sequence[Group], x: str, y: str) -> pd.DataFrame:
+    """Return the groups by their labels on two axes."""
+    rows = values.places(groups, sweep.axes, [y])
+    columns = []
+    labels = []
+    for place in values.places(groups, sweep.axes, [x]):
+        columns.append(pd.Series([values.find(groups, row | place) for row in rows]))
+        labels.append(place.get(x, values.ABSENT))
+    grid = pd.concat(columns, axis=1, keys=labels)
+    return grid.set_axis([row.get(y, values.ABSENT) for row in rows])
+
+
+def _write_numbers(axes: "Axes", grid: pd.DataFrame, scale: Callable[[float], Any]) -> None:
+    """Write the mean of each group, with frames around the best."""
+    from matplotlib.patches import Rectangle
+
+    cells = pd.Series({(i, j): group for (i, j), group in np.ndenumerate(grid)})
+    if values.numbers(cells)["mean"].isna().all():
+        _mark_not_run(axes)
+        return
+    for (i, j), group in cells.items():
+        text = values.ABSENT
+        ink = style.MUTED
+        if not math.isnan(group.mean):
+            text = f"{group.mean:.1f}"
+            ink = "black" if scale(group.mean) > 0.55 else "white"
+        axes.text(j, i, text, ha="center", va="center", fontsize=style.TICK_SIZE, color=ink)
+    frame: dict[str, Any] = {"fill": False, "edgecolor": style.ORANGE, "linewidth": 2.5}
+    for i, j in values.leading(cells):
+        axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
 
 
 def series_style(index: int) -> dict[str, Any]:
@@ -246,8 +272,9 @@ def create_panels(
     columns = _columns(separate)
     rows = math.ceil(len(separate) / columns)
     scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
-    width, height = scale * size[0] * columns, scale * size[1] * rows
-    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    width, height = size
+    size = (scale * width * columns, scale * height * rows)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
     grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, sharey=is_shared)
     look: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "color": style.INK, "parse_math": False}
@@ -283,9 +310,16 @@ def _columns(separate: _Places) -> int:
 
 def _mark_not_run(axes: "Axes") -> None:
     axes.text(
-        *(0.5, 0.5, "not run"), transform=axes.transAxes, ha="center", va="center",
-        fontsize=style.LABEL_SIZE, color=style.MUTED, style="italic",
-    )  # fmt: skip
+        0.5,
+        0.5,
+        "not run",
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize=style.LABEL_SIZE,
+        color=style.MUTED,
+        style="italic",
+    )
 
 
 def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
@@ -296,10 +330,16 @@ def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
     columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
     rows = math.ceil(len(entries) / columns)
     legend = figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center",
-        ncols=math.ceil(len(entries) / rows), frameon=False, fontsize=_LEGEND_SIZE,
-        labelcolor=style.INK, handlelength=3.0, columnspacing=1.6,
-    )  # fmt: skip
+        list(entries.values()),
+        list(entries),
+        loc="outside lower center",
+        ncols=math.ceil(len(entries) / rows),
+        frameon=False,
+        fontsize=_LEGEND_SIZE,
+        labelcolor=style.INK,
+        handlelength=3.0,
+        columnspacing=1.6,
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)
     # the panels keep their height
@@ -317,18 +357,17 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
         >>> x_positions(["0.01", "0.1", "1", "inf"])
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """
-    found = {label: values.number(label) for label in labels}
-    numbers = sorted({value for value in found.values() if not math.isnan(value)})
-    words = sum(map(math.isnan, found.values()))
-    if len(numbers) < 2 or words > 1:
+    at = pd.Series({label: values.number(label) for label in labels}, dtype=float)
+    numbers = at.dropna().sort_values().unique()
+    if len(numbers) < 2 or at.isna().sum() > 1:
         return {label: float(i) for i, label in enumerate(labels)}, False
-    positive = [value for value in numbers if value > 0]
+    positive = numbers[numbers > 0]
     is_log = len(positive) > 1 and numbers[0] >= 0 and positive[-1] > 10 * positive[0]
-    before, after = 0.0, 2 * numbers[-1] - numbers[-2]
+    after = 2 * numbers[-1] - numbers[-2]
     if is_log:
-        before, after = positive[0] ** 2 / positive[1], positive[-1] ** 2 / positive[-2]
-    at = {k: after if math.isnan(value) else value or before for k, value in found.items()}
-    return at, is_log
+        after = positive[-1] ** 2 / positive[-2]
+        at = at.replace(0.0, positive[0] ** 2 / positive[1])
+    return at.fillna(after).to_dict(), bool(is_log)
 
 
 def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
@@ -340,10 +379,12 @@ def label_x(panels: _Panels, at: Mapping[str, float], is_log: bool) -> None:
     columns = first.get_gridspec().ncols  # type: ignore[union-attr]
     width = 0.72 * first.get_figure().get_figwidth() / columns  # type: ignore[union-attr]
     look: dict[str, Any] = {"parse_math": False}
-    spots = sorted((math.log10(x) if is_log else x, label) for label, x in at.items())
-    for (a, left), (b, right) in itertools.pairwise(spots):
-        room = width * (b - a) / (spots[-1][0] - spots[0][0])
-        if room < style.text_width([left, right], style.TICK_SIZE) + 0.06:
+    spots = pd.Series(at, dtype=float).sort_values()
+    if is_log:
+        spots = np.log10(spots)
+    rooms = width * spots.diff() / (spots.max() - spots.min())  # from the label before
+    for left, right in itertools.pairwise(spots.index):
+        if rooms[right] < style.text_width([left, right], style.TICK_SIZE) + 0.06:
             look |= {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     for _, axes in panels:
         if is_log:

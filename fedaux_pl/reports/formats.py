@@ -4,6 +4,9 @@ import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import pandas as pd
+
 from fedaux_pl.files import csv_text
 
 PAPER = "paper"
@@ -26,15 +29,23 @@ _LATEX_FIT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableItem:
-    """A table of a report."""
+    """A table of a report.
+
+    The first column of the frame, which holds texts, names the rows. Names of columns are texts or
+    a MultiIndex, whose levels are lines of the header.
+    """
 
     name: str  # the stem of its files, such as accuracy
     caption: str
-    header: Sequence[Sequence[str]]  # the names of the columns; a line for each of their axes
-    rows: Sequence[Sequence[str]]  # the first column names the row
+    frame: pd.DataFrame
     bold: frozenset[tuple[int, int]] = frozenset()  # entries (row, column)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The texts of the rows."""
+        return [list(row) for row in self.frame.itertuples(index=False)]
 
 
 def escape_latex(text: str) -> str:
@@ -53,54 +64,56 @@ def escape_markdown(text: str) -> str:
     return html.escape(escaped, quote=False).replace("\n", "<br>")
 
 
-def header_spans(header: Sequence[Sequence[str]]) -> list[list[tuple[str, int, int]]]:
+def header_spans(columns: pd.Index) -> list[list[tuple[str, int, int]]]:
     """Return the labels of each line of a header, with their first column and number of columns.
 
     Equal neighbors are one label if all labels above them are one, too. The first column, and the
     columns of the last line, stay separate.
 
     Examples:
-        >>> header_spans([["", "a", "a", "b"], ["x", "1", "2", "2"]])[0]
+        >>> columns = pd.MultiIndex.from_arrays([["", "a", "a", "b"], ["x", "1", "2", "2"]])
+        >>> header_spans(columns)[0]
         [('', 0, 1), ('a', 1, 2), ('b', 3, 1)]
     """
-    columns = list(zip(*header, strict=True))
+    heads = columns.to_frame(index=False)
     lines = []
-    for depth in range(1, len(header) + 1):
-        spans: list[tuple[str, int, int]] = []
-        for j, column in enumerate(columns):
-            is_same = j > 1 and column[:depth] == columns[j - 1][:depth]
-            if is_same and depth < len(header):
-                spans[-1] = (*spans[-1][:2], spans[-1][2] + 1)
-            else:
-                spans.append((column[depth - 1], j, 1))
-        lines.append(spans)
+    for level in range(columns.nlevels):
+        upper = heads.iloc[:, : level + 1]
+        is_new = (upper != upper.shift()).any(axis=1)
+        is_new[:2] = True
+        if level == columns.nlevels - 1:
+            is_new[:] = True
+        firsts = np.flatnonzero(is_new).tolist()
+        ends = [*firsts[1:], len(heads)]
+        spans = zip(firsts, ends, strict=True)
+        lines.append([(heads.iloc[first, level], first, end - first) for first, end in spans])
     return lines
 
 
-def _joined_header(header: Sequence[Sequence[str]], separator: str) -> list[str]:
+def _joined_header(columns: pd.Index, separator: str) -> list[str]:
     """Return one name for each column: its labels of all lines."""
-    return [separator.join(filter(None, labels)) for labels in zip(*header, strict=True)]
+    heads = columns.to_frame(index=False).to_numpy()
+    return [separator.join(filter(None, labels)) for labels in heads]
 
 
-def text_columns(table: TableItem) -> list[bool]:
+def text_columns(frame: pd.DataFrame) -> list[bool]:
     """Return whether each column holds text, which is aligned left: the first, and words."""
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.header[-1])
-    words = [sum(text[:1].isalpha() for text in column) for column in columns]
-    counts = [sum(bool(text) for text in column) for column in columns]
-    return [j == 0 or 2 * words[j] > counts[j] for j in range(len(columns))]
+    words = frame.map(lambda text: text[:1].isalpha()).sum()
+    texts = frame.map(bool).sum()
+    return [True, *(2 * words > texts)[1:]]
 
 
 def to_markdown(table: TableItem) -> str:
     """Return the table for a forge; lines of a header are lines of its cells."""
-    heads = _joined_header([[escape_markdown(t) for t in line] for line in table.header], "<br>")
-    rows = _entries(table, escape_markdown, lambda text: f"**{text}**")
-    rule = ["---" if is_text else "---:" for is_text in text_columns(table)]
+    heads = [escape_markdown(head) for head in _joined_header(table.frame.columns, "\n")]
+    rows = _entries(table, escape_markdown, "**{}**")
+    rule = ["---" if is_text else "---:" for is_text in text_columns(table.frame)]
     return "".join(f"| {' | '.join(line)} |\n" for line in [heads, rule, *rows])
 
 
 def to_csv(table: TableItem) -> str:
     """Return the table without bold."""
-    return csv_text([_joined_header(table.header, ", "), *table.rows])
+    return csv_text([_joined_header(table.frame.columns, ", "), *table.rows])
 
 
 def to_latex(table: TableItem) -> str:
@@ -109,52 +122,73 @@ def to_latex(table: TableItem) -> str:
     Columns beyond ``_LATEX_WIDTH`` characters are tables of their own: in one they would be too
     small to read.
     """
-    splits = [split_columns(table, width) for width in range(1, _LATEX_WIDTH + 1)]
-    parts = next(split for split in splits if len(split) == len(splits[-1]))  # of similar width
+    count = len(split_columns(table, _LATEX_WIDTH))
+    splits = (split_columns(table, width) for width in range(1, _LATEX_WIDTH + 1))
+    parts = next(split for split in splits if len(split) == count)  # of similar width
     lines = [r"% \usepackage{booktabs,graphicx}"]
     for number, part in enumerate(parts, 1):
-        caption = table.caption + f" Part {number} of {len(parts)}." * (len(parts) > 1)
-        lines += [r"\begin{table}", r"\centering", r"\setlength{\belowcaptionskip}{1ex}"]
-        lines += [rf"\caption{{{escape_latex(caption)}}}"]
-        lines += [rf"\label{{tab:{table.name}{f'-{number}' if number > 1 else ''}}}"]
-        lines += [*_LATEX_FIT, *_tabular(part), "}}", r"\end{table}"]
+        caption = table.caption
+        if count > 1:
+            caption += f" Part {number} of {count}."
+        label = table.name if number == 1 else f"{table.name}-{number}"
+        lines += [
+            r"\begin{table}",
+            r"\centering",
+            r"\setlength{\belowcaptionskip}{1ex}",
+            rf"\caption{{{escape_latex(caption)}}}",
+            rf"\label{{tab:{label}}}",
+            *_LATEX_FIT,
+            *_tabular(part),
+            "}}",
+            r"\end{table}",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _tabular(table: TableItem) -> list[str]:
     """Return the lines of a tabular environment."""
-    columns = "".join("l" if is_text else "r" for is_text in text_columns(table))
+    columns = "".join("l" if is_text else "r" for is_text in text_columns(table.frame))
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-    for spans in header_spans(table.header):
-        heads, rules = [], []
+    for spans in header_spans(table.frame.columns):
+        heads = []
+        rules = []
         for label, first, width in spans:
-            text = escape_latex(label)
-            heads.append(text if width == 1 else rf"\multicolumn{{{width}}}{{c}}{{{text}}}")
+            head = escape_latex(label)
             if width > 1:
+                head = rf"\multicolumn{{{width}}}{{c}}{{{head}}}"
                 rules.append(rf"\cmidrule(lr){{{first + 1}-{first + width}}}")
-        lines += [" & ".join(heads) + r" \\", *([" ".join(rules)] if rules else [])]
-    rows = _entries(table, escape_latex, lambda text: rf"\textbf{{{text}}}")
-    lines += [r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
-    return [*lines, r"\bottomrule", r"\end{tabular}%"]
+            heads.append(head)
+        lines.append(_latex_row(heads))
+        if rules:
+            lines.append(" ".join(rules))
+    rows = _entries(table, escape_latex, r"\textbf{{{}}}")
+    return [*lines, r"\midrule", *map(_latex_row, rows), r"\bottomrule", r"\end{tabular}%"]
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
 def to_html(table: TableItem) -> str:
     """Return a ``<table>``; columns of text, and those named ``paper``, have these classes."""
-    classes = [
-        " class=paper" if label == PAPER else " class=text" if is_text else ""
-        for label, is_text in zip(table.header[-1], text_columns(table), strict=True)
-    ]
+    spans = header_spans(table.frame.columns)
+    classes = ["class=text" if is_text else "" for is_text in text_columns(table.frame)]
+    for label, column, _ in spans[-1]:
+        if label == PAPER:
+            classes[column] = "class=paper"
     lines = ["<table>", "<thead>"]
-    for spans in header_spans(table.header):
+    for line in spans:
         cells = ""
-        for label, first, width in spans:
-            one, several = f"scope=col{classes[first]}", f"scope=colgroup colspan={width}"
-            cells += f"<th {one if width == 1 else several}>{html.escape(label)}</th>"
+        for label, first, width in line:
+            scope = f"colgroup colspan={width}" if width > 1 else f"col {classes[first]}".strip()
+            cells += f"<th scope={scope}>{html.escape(label)}</th>"
         lines.append(f"<tr>{cells}</tr>")
     lines += ["</thead>", "<tbody>"]
-    for name, *row in _entries(table, html.escape, lambda text: f"<strong>{text}</strong>"):
-        cells = "".join(f"<td{c}>{text}</td>" for text, c in zip(row, classes[1:], strict=True))
-        lines.append(f"<tr><th scope=row>{name}</th>{cells}</tr>")
+    for name, *texts in _entries(table, html.escape, "<strong>{}</strong>"):
+        cells = f"<th scope=row>{name}</th>"
+        for text, kind in zip(texts, classes[1:], strict=True):
+            cells += f"<{f'td {kind}'.strip()}>{text}</td>"
+        lines.append(f"<tr>{cells}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>"])
 
 
@@ -165,52 +199,51 @@ def to_text(table: TableItem, width: int = 120) -> str:
 
 def split_columns(table: TableItem, width: int) -> list[TableItem]:
     """Return the table in parts of at most ``width`` characters, each with the first column."""
-    widths = _widths(table)
+    first, *widths = _widths(_text_lines(table))
     parts: list[list[int]] = [[0]]
-    for column in range(1, len(widths)):
-        if len(parts[-1]) > 1 and sum(widths[j] + 2 for j in [*parts[-1], column]) - 2 > width:
+    total = first
+    for column, column_width in enumerate(widths, 1):
+        total += 2 + column_width
+        if total > width and len(parts[-1]) > 1:
             parts.append([0])
+            total = first + 2 + column_width
         parts[-1].append(column)
-    return [
-        replace(
-            table,
-            header=[[line[j] for j in part] for line in table.header],
-            rows=[[row[j] for j in part] for row in table.rows],
-            bold=frozenset((i, part.index(j)) for i, j in table.bold if j in part),
-        )
-        for part in parts
-    ]
+    return [_select_columns(table, part) for part in parts]
+
+
+def _select_columns(table: TableItem, columns: Sequence[int]) -> TableItem:
+    bold = frozenset((i, columns.index(j)) for i, j in table.bold if j in columns)
+    return replace(table, frame=table.frame.iloc[:, columns], bold=bold)
 
 
 def _text_lines(table: TableItem) -> list[list[str]]:
     """Return the header, with a label of several columns above the first of them, and the rows."""
-    header = [[""] * len(line) for line in table.header]
-    for line, spans in zip(header, header_spans(table.header), strict=True):
+    header = []
+    for spans in header_spans(table.frame.columns):
+        line = [""] * table.frame.shape[1]
         for label, first, _ in spans:
             line[first] = label
-    return [*header, *_entries(table, str, lambda text: f"*{text}")]
+        header.append(line)
+    return [*header, *_entries(table, str, "*{}")]
 
 
-def _widths(table: TableItem) -> list[int]:
-    return [max(map(len, column)) for column in zip(*_text_lines(table), strict=True)]
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
 
 
 def _aligned(table: TableItem) -> str:
-    widths = _widths(table)
-    align = [str.ljust if is_text else str.rjust for is_text in text_columns(table)]
-    lines = []
-    for row in _text_lines(table):
-        cells = zip(align, row, widths, strict=True)
-        lines.append("  ".join(put(text, width) for put, text, width in cells).rstrip())
-    lines.insert(len(table.header), "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    texts = _text_lines(table)
+    widths = _widths(texts)
+    signs = ["<" if is_text else ">" for is_text in text_columns(table.frame)]
+    form = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
+    lines = [form.format(*row).rstrip() for row in texts]
+    lines.insert(table.frame.columns.nlevels, "-" * len(form.format(*texts[0])))
     return "\n".join(lines)
 
 
-def _entries(
-    table: TableItem, escape: Callable[[str], str], embolden: Callable[[str], str]
-) -> list[list[str]]:
-    """Return the escaped texts of the rows, the best of them in bold."""
-    rows = [[escape(text) for text in row] for row in table.rows]
-    for i, j in table.bold:
-        rows[i][j] = embolden(rows[i][j])
-    return rows
+def _entries(table: TableItem, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    """Return the escaped texts of the rows, the best of them in the form ``bold``."""
+    frame = table.frame.map(escape)
+    for entry in table.bold:
+        frame.iloc[entry] = bold.format(frame.iloc[entry])
+    return replace(table, frame=frame).rows

@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,27 +38,39 @@ class Status:
 
 def describe_status(groups: Sequence[Group], command: Sequence[str]) -> Status:
     """Return which cells are done; the ``command`` runs those that are not."""
-    counts = Counter(result.state for group in groups for result in group.results)
-    others = [f"{counts[s]} {s}" for s in CellState if s != CellState.DONE and counts[s]]
-    done = f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"
-    names = short_names(axis for group in groups for axis in group.coordinates)
+    counts: Counter[CellState] = Counter()
+    for group in groups:
+        counts.update(result.state for result in group.results)
+    others = [state for state in CellState if state != CellState.DONE and counts[state]]
+    parts = [f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"]
+    parts += [f"{counts[state]} {state}" for state in others]
+    names = short_names(itertools.chain(*(group.coordinates for group in groups)))
     missing = []
     for group in groups:
-        seeds: dict[str, list[str]] = {}
-        for result in group.results:
-            text = str(result.state)
-            if result.state not in (CellState.MISSING, CellState.DONE):
-                text += f" ({result.rounds}/{result.cell.rounds} rounds)"
-            if result.state == CellState.FAILED:
-                text += f": {result.cell.read_failure().get('error')}"
-            seeds.setdefault(text, []).append(str(result.cell.seed))
-        seeds.pop(CellState.DONE, None)
-        parts = [f"seed{'s' * (len(s) > 1)} {', '.join(s)} {text}" for text, s in seeds.items()]
-        if parts:
-            missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(parts)}")
+        texts = _describe_seeds(group)
+        if texts:
+            missing.append(f"{place_text(group.coordinates, names)}: {'; '.join(texts)}")
     retry = ["--retry"] if counts[CellState.FAILED] else []
     to_run = shlex.join([*command, *retry]) if missing else ""
-    return Status(", ".join([done, *others]), missing, to_run)
+    return Status(", ".join(parts), missing, to_run)
+
+
+def _describe_seeds(group: Group) -> list[str]:
+    """Return how far the seeds are that are not done, such as "seeds 1, 2 missing"."""
+    seeds: dict[str, list[str]] = {}
+    for result in group.results:
+        text = str(result.state)
+        if result.state not in (CellState.MISSING, CellState.DONE):
+            text += f" ({result.rounds}/{result.cell.rounds} rounds)"
+        if result.state == CellState.FAILED:
+            text += f": {result.cell.read_failure().get('error')}"
+        seeds.setdefault(text, []).append(str(result.cell.seed))
+    seeds.pop(CellState.DONE, None)
+    texts = []
+    for text, numbers in seeds.items():
+        word = "seeds" if len(numbers) > 1 else "seed"
+        texts.append(f"{word} {', '.join(numbers)} {text}")
+    return texts
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,8 @@ class Report:
     @property
     def paragraphs(self) -> list[str]:
         """The note by paragraphs, each in one line."""
-        return [" ".join(part.split()) for part in self.note.split("\n\n") if part.strip()]
+        lines = [" ".join(paragraph.split()) for paragraph in self.note.split("\n\n")]
+        return list(filter(None, lines))
 
 
 def write_report(folder: Path, report: Report) -> list[Path]:
@@ -85,7 +99,8 @@ def write_report(folder: Path, report: Report) -> list[Path]:
     files: dict[str, bytes] = {}
     for item in (*report.items, *report.details):
         if isinstance(item, FigureItem):
-            files |= {f"{item.name}.{kind}": _render(item, kind) for kind in ("png", "pdf")}
+            files[f"{item.name}.png"] = _render(item, "png")
+            files[f"{item.name}.pdf"] = _render(item, "pdf")
         else:
             files[f"{item.name}.csv"] = formats.to_csv(item).encode()
     for item in report.items:
@@ -109,9 +124,14 @@ def _render(item: FigureItem, kind: str) -> bytes:
     metadata = {"CreationDate": None} if kind == "pdf" else {}
     with rc_context({"pdf.fonttype": 42}):
         item.figure.savefig(
-            file, format=kind, dpi=_RESOLUTION, facecolor="white", metadata=metadata,
-            bbox_inches="tight", pad_inches=0.08,
-        )  # fmt: skip
+            file,
+            format=kind,
+            dpi=_RESOLUTION,
+            facecolor="white",
+            metadata=metadata,
+            bbox_inches="tight",
+            pad_inches=0.08,
+        )
     return file.getvalue()
 
 
@@ -146,13 +166,14 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _html_body(report: Report, files: Mapping[str, bytes]) -> str:
-    status, note = report.status, [f"<p>{html.escape(text)}</p>" for text in report.paragraphs]
-    parts = [f"<h1>{html.escape(report.title)}</h1>", *note]
+    status = report.status
+    parts = [f"<h1>{html.escape(report.title)}</h1>"]
+    parts += [f"<p>{html.escape(text)}</p>" for text in report.paragraphs]
     text = f"<b>{html.escape(status.done)}</b>"
     if status.missing:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in status.missing)
-        is_long = len(status.missing) > _MANY_LINES
-        text += _folded(_MISSING, f"<ul>{lines}</ul>") if is_long else f"<ul>{lines}</ul>"
+        lines = [f"<li>{html.escape(line)}</li>" for line in status.missing]
+        missing = f"<ul>{''.join(lines)}</ul>"
+        text += _folded(_MISSING, missing) if len(lines) > _MANY_LINES else missing
         text += f"<p>To run them: <code>{html.escape(status.command)}</code></p>"
     if status.done:
         parts.append(f'<div class="status">{text}</div>')

@@ -1,8 +1,11 @@
 """The tables of a sweep: ours beside the published values, the best in bold, and all cells."""
 
+import itertools
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import pandas as pd
 
 from fedaux_pl.reports import values
 from fedaux_pl.reports.formats import PAPER, TableItem
@@ -24,101 +27,97 @@ def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
     tables = []
     over, name = split_metric(sweep.metric)
     for layout in sweep.tables:
-        rows, metrics = as_list(layout["rows"]), layout.get("metrics", ())
+        rows = as_list(layout["rows"])
+        metrics = layout.get("metrics", ())
         others = as_list(layout.get("best", layout.get("columns", ())))
-        own = values.shown(groups, sweep.axes, rows + others)
+        belonging = values.shown(groups, sweep.axes, rows + others)
+        bold: frozenset[tuple[int, int]] = frozenset()
         if "best" in layout:
-            header, texts, bold = _fill_best(sweep, own, rows, others)
+            frame = _fill_best(sweep, belonging, rows, others)
         else:
-            measured = {metric: values.measure(own, f"{over} {metric}") for metric in metrics}
-            header, texts, bold = _fill(sweep, measured or {name: own}, rows, others)
-        about = describe_metric(sweep, own, metrics)
+            measured = {name: belonging}
+            if metrics:
+                measured = {m: values.measure(belonging, f"{over} {m}") for m in metrics}
+            frame, bold = _fill(sweep, measured, rows, others)
+        about = describe_metric(sweep, belonging, metrics)
         parts = [layout.get("caption", ""), about, _BOLD if bold else ""]
-        caption = " ".join(filter(None, parts))
-        tables.append(TableItem(layout["name"], caption, header, texts, frozenset(bold)))
+        tables.append(TableItem(layout["name"], " ".join(filter(None, parts)), frame, bold))
     return tables
-
-
-_Filled = tuple[Sequence[Sequence[str]], list[list[str]], set[tuple[int, int]]]
 
 
 def _fill(
     sweep: Sweep, measured: dict[str, list[Group]], rows: Sequence[str], columns: Sequence[str]
-) -> _Filled:
-    """Return header, rows and bold entries of a table of all cells, by the name of each metric."""
+) -> tuple[pd.DataFrame, frozenset[tuple[int, int]]]:
+    """Return a table of all cells, by the name of each metric, and its bold entries."""
     names = short_names(sweep.axes)
-    own = next(iter(measured.values()))  # the same places for each metric
-    row_places = values.places(own, sweep.axes, rows)
-    texts = [[place_text(r, names)] for r in row_places]
+    first_groups = next(iter(measured.values()))  # the same places for each metric
+    is_published = any(group.published for group in first_groups)
+    row_places = values.places(first_groups, sweep.axes, rows)
     # rows compete with those that differ in the last axis only
-    above = [tuple(r.get(axis) for axis in rows[:-1]) for r in row_places]
-    blocks = [[i for i, a in enumerate(above) if a == first] for first in dict.fromkeys(above)]
+    upper_labels = pd.DataFrame(row_places, columns=rows[:-1]).fillna("")
+    blocks = upper_labels.agg("\n".join, axis=1)
+    # labels that the figures draw as a reference, such as Centralized, do not compete
+    references = {figure.get("reference") for figure in sweep.figures}
+    texts = [[place_text(place, names) for place in row_places]]
     heads: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
-    is_published = any(group.published for group in own)
-    # labels that the figures draw as a reference, such as Centralized, do not compete
-    references = {figure["reference"] for figure in sweep.figures if figure.get("reference")}
     for metric, groups in measured.items():
         for place in values.places(groups, sweep.axes, columns):
-            column = [values.find(groups, r | place) for r in row_places]
+            column = pd.Series([values.find(groups, row | place) for row in row_places])
+            competing = column[[references.isdisjoint(g.coordinates.values()) for g in column]]
+            for _, block in competing.groupby(blocks):
+                bold |= {(row, len(texts)) for row in values.leading(block)}
             labels = [place_text({axis: place[axis]}, names) for axis in place]
             labels += [""] * (len(columns) - len(labels))
+            texts.append([entry(group) for group in column])
             heads.append([*labels, "ours"] if is_published else labels or [metric])
-            competing = [
-                Group() if references & {*group.coordinates.values()} else group for group in column
-            ]
-            for block in blocks:
-                best = values.leading([competing[i] for i in block])
-                bold |= {(block[i], len(heads)) for i in best}
-            for text, group in zip(texts, column, strict=True):
-                text.append(entry(group))
             if any(group.published for group in column):
+                texts.append([group.published or ABSENT for group in column])
                 heads.append([*labels, PAPER])
-                for text, group in zip(texts, column, strict=True):
-                    text.append(group.published or ABSENT)
-    first = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
-    return list(zip(first, *heads, strict=True)), texts, bold
+    corner = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
+    header = pd.MultiIndex.from_tuples([tuple(labels) for labels in (corner, *heads)])
+    return pd.DataFrame(texts, index=header).T, frozenset(bold)
 
 
 def _fill_best(
     sweep: Sweep, groups: Sequence[Group], rows: Sequence[str], best: Sequence[str]
-) -> _Filled:
+) -> pd.DataFrame:
     """Return the labels of the best cell of each row, and of the best published one: Tab. 8."""
     names = short_names(sweep.axes)
     is_published = any(group.published for group in groups)
     texts = []
     for place in values.places(groups, sweep.axes, rows):
         inside = [group for group in groups if group.is_at(place)]
-        text = [place_text(place, names), *_best(inside, best, lambda group: group.mean, entry)]
+        text = [place_text(place, names), *_best(inside, best, "mean")]
         if is_published:
-            text += _best(inside, best, lambda g: g.published_mean, lambda g: g.published)
+            text += _best(inside, best, "published")
         texts.append(text)
-    columns = [*(names[axis] for axis in best), split_metric(sweep.metric)[1]]
-    header = [[", ".join(names[axis] for axis in rows), *columns * (1 + is_published)]]
-    if is_published:
-        header.insert(0, ["", *["ours"] * len(columns), *[PAPER] * len(columns)])
-    return header, texts, set()
+    title = ", ".join(names[axis] for axis in rows)
+    heads = [*(names[axis] for axis in best), split_metric(sweep.metric)[1]]
+    if not is_published:
+        return pd.DataFrame(texts, columns=[title, *heads])
+    sources = ["", *["ours"] * len(heads), *[PAPER] * len(heads)]
+    header = pd.MultiIndex.from_arrays([sources, [title, *heads, *heads]])
+    return pd.DataFrame(texts, columns=header)
 
 
-def _best(
-    groups: Sequence[Group],
-    axes: Sequence[str],
-    value: Callable[[Group], float],
-    describe: Callable[[Group], str],
-) -> list[str]:
-    """Return the labels of the group with the best value, and its description."""
-    known = [group for group in groups if not math.isnan(value(group))]
-    if not known:
+def _best(groups: Sequence[Group], axes: Sequence[str], column: str) -> list[str]:
+    """Return the labels of the group with the best mean or published value, and that value."""
+    numbers = values.numbers(groups)[column].dropna()
+    if numbers.empty:
         return [ABSENT] * (len(axes) + 1)
-    group = max(known, key=lambda g: -value(g) if g.is_lower_better else value(g))
-    return [*(group.coordinates.get(axis, ABSENT) for axis in axes), describe(group)]
+    is_lower_better = any(group.is_lower_better for group in groups)
+    group = groups[numbers.idxmin() if is_lower_better else numbers.idxmax()]
+    labels = [group.coordinates.get(axis, ABSENT) for axis in axes]
+    return [*labels, entry(group) if column == "mean" else group.published]
 
 
 def entry(group: Group) -> str:
     """Return the text of a group: ``61.4 ± 0.8 (3)``, ``61.4 (1)``, ``(3/100 rounds)``, a gap."""
-    if group.accuracies:
-        spread = "" if math.isnan(group.std) else f" ± {group.std:.1f}"
-        return f"{group.mean:.1f}{spread} ({len(group.accuracies)})"
+    seeds = len(group.accuracies)
+    if seeds:
+        spread = f" ± {group.std:.1f}" if seeds > 1 else ""
+        return f"{group.mean:.1f}{spread} ({seeds})"
     idle = (CellState.MISSING, CellState.DONE)  # done, but without this metric
     begun = [result for result in group.results if result.state not in idle]
     if not begun:
@@ -131,7 +130,7 @@ def entry(group: Group) -> str:
 
 def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str] = ()) -> str:
     """Return what the numbers of a table are, in one sentence."""
-    results = [result for group in groups for result in group.results]
+    results = list(itertools.chain(*(group.results for group in groups)))
     is_best = split_metric(sweep.metric)[0] == "best"
     over = "best over the rounds" if is_best else "of the last round"
     what = f"Test {values.metric_label(sweep.metric)}"
@@ -141,7 +140,7 @@ def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str
     text = f"{what}, {over}"
     if any(result.is_validated for result in results):
         text = f"{what} of the round that is best on the validation data"
-        if not all(result.is_validated for result in results if result.curve):
+        if not all(result.is_validated or result.curve.empty for result in results):
             text += f" ({over} where there are none)"
     text += ": mean ± standard deviation (number of seeds)"
     is_published = any(group.published for group in groups)
@@ -150,15 +149,25 @@ def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str
 
 def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:
     """Return all cells with what made them: cells.csv and the end of the page."""
-    name = split_metric(sweep.metric)[1]
-    header = [*sweep.axes, "seed", "state", "rounds", name, "published", "version", "command"]
     rows = []
     for group in groups:
         for result in group.results:
-            cell, made = result.cell, result.cell.read_description()
-            accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-            about = [cell.seed, result.state, result.rounds, accuracy, group.published]
-            command = made.get("command") or shlex.join(["fedaux-pl", "fit", *cell.args])
-            labels = [cell.coordinates.get(axis, "") for axis in sweep.axes]
-            rows.append([*labels, *map(str, about), str(made.get("version", "")), str(command)])
-    return TableItem("cells", f"All cells; {values.metric_label(sweep.metric)}.", [header], rows)
+            cell = result.cell
+            description = cell.read_description()
+            fit = shlex.join(["fedaux-pl", "fit", *cell.args])
+            rows.append(
+                [
+                    *(cell.coordinates.get(axis, "") for axis in sweep.axes),
+                    str(cell.seed),
+                    str(result.state),
+                    str(result.rounds),
+                    "" if math.isnan(result.accuracy) else f"{result.accuracy:.2f}",
+                    group.published,
+                    str(description.get("version", "")),
+                    str(description.get("command", fit)),
+                ]
+            )
+    _, metric = split_metric(sweep.metric)
+    about = ["seed", "state", "rounds", metric, "published", "version", "command"]
+    frame = pd.DataFrame(rows, columns=[*sweep.axes, *about])
+    return TableItem("cells", f"All cells; {values.metric_label(sweep.metric)}.", frame)

@@ -1,9 +1,11 @@
 """What the cells of a sweep have measured, grouped over the seeds, and how places are written."""
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
 
 from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep, split_metric
@@ -13,7 +15,7 @@ ABSENT = "\N{EN DASH}"
 _WORDS = ("true", "false", "inf", "null")  # labels that say nothing without their axis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What one cell has measured so far; accuracies are in percent, other metrics times 100.
 
@@ -24,13 +26,13 @@ class Result:
     cell: Cell
     state: CellState
     rounds: int = 0  # that are done
-    accuracy: float | None = None  # the metric of the sweep; None before the end, or without it
-    curve: Mapping[int, float] = field(default_factory=dict)  # the same by round
+    accuracy: float = math.nan  # the metric of the sweep; NaN before the end, or without it
+    curve: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))  # the same by round
     is_validated: bool = False
     is_lower_better: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """The cells that differ in their seeds only; without results, a place where there are none."""
 
@@ -39,24 +41,29 @@ class Group:
     published: str = ""  # the published value as it is written, if there is one
 
     @property
-    def accuracies(self) -> list[float]:
+    def accuracies(self) -> pd.Series:
         """The accuracy of each finished cell in percent."""
-        return [result.accuracy for result in self.results if result.accuracy is not None]
+        return pd.Series([result.accuracy for result in self.results], dtype=float).dropna()
 
     @property
     def mean(self) -> float:
         """The mean over the finished seeds; NaN without one."""
-        return statistics.fmean(self.accuracies) if self.accuracies else math.nan
+        return float(self.accuracies.mean())
 
     @property
     def std(self) -> float:
         """The standard deviation of the sample (n - 1); NaN for fewer than two seeds."""
-        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else math.nan
+        return float(self.accuracies.std())
 
     @property
     def is_lower_better(self) -> bool:
         """Whether a lower value of the metric is better."""
         return any(result.is_lower_better for result in self.results)
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether a seed has validation data, whose curve it shows."""
+        return any(result.is_validated for result in self.results)
 
     @property
     def published_mean(self) -> float:
@@ -70,17 +77,24 @@ class Group:
 
 def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
     """Read what the resolved cells of a sweep have left; return them in the order of the file."""
-    groups: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    results: dict[tuple[tuple[str, str], ...], list[Result]] = {}
     for cell in cells:
         place = tuple(sorted(cell.coordinates.items()))
-        groups.setdefault(place, []).append(_read(sweep.metric, cell))
-    found = [(results[0].cell.coordinates, results) for results in groups.values()]
-    return [Group(place, results, sweep.published_value(place)) for place, results in found]
+        results.setdefault(place, []).append(_read(sweep.metric, cell))
+    groups = []
+    for seeds in results.values():
+        coordinates = seeds[0].cell.coordinates
+        groups.append(Group(coordinates, seeds, sweep.published_value(coordinates)))
+    return groups
 
 
 def measure(groups: Sequence[Group], metric: str) -> list[Group]:
     """Read another metric of the same cells, such as "last f1"; nothing is published of it."""
-    return [Group(g.coordinates, [_read(metric, r.cell) for r in g.results]) for g in groups]
+    measured = []
+    for group in groups:
+        results = [_read(metric, result.cell) for result in group.results]
+        measured.append(Group(group.coordinates, results))
+    return measured
 
 
 def metric_label(metric: str) -> str:
@@ -95,20 +109,21 @@ def metric_label(metric: str) -> str:
 
 
 def _read(metric: str, cell: Cell) -> Result:
-    state, run = cell.state, cell.load_run()
-    (over, column), is_validated = split_metric(metric), bool(run.values("val/accuracy"))
-    is_lower, prefix = run.is_lower_better(column), "val/" * is_validated
-    curve = {t: 100 * value for t, value in run.values(prefix + column).items()}
-    accuracy = None
-    if is_validated:  # the best round on test data would be chosen by test data
-        tested = run.summary.get("test", {}).get(column)
-        accuracy = None if tested is None else 100 * float(tested)
-    elif curve:
-        best = min if is_lower else max
-        accuracy = best(curve.values()) if over == "best" else curve[max(curve)]
-    accuracy = accuracy if state == CellState.DONE else None
-    rounds = int(run.curve[-1]["round"]) if run.curve else 0
-    return Result(cell, state, rounds, accuracy, curve, is_validated, is_lower)
+    state = cell.state
+    run = cell.load_run()
+    over, column = split_metric(metric)
+    is_validated = not run.values("val/accuracy").empty
+    is_lower_better = run.is_lower_better(column)
+    curve = 100 * run.values(f"val/{column}" if is_validated else column)
+    accuracy = math.nan
+    if state == CellState.DONE:
+        if is_validated:  # the best round on test data would be chosen by test data
+            accuracy = 100 * float(run.summary["test"].get(column, math.nan))
+        elif over == "best":
+            accuracy = curve.min() if is_lower_better else curve.max()
+        elif not curve.empty:
+            accuracy = curve.iloc[-1]
+    return Result(cell, state, run.rounds, accuracy, curve, is_validated, is_lower_better)
 
 
 def shown(
@@ -120,33 +135,40 @@ def shown(
     without alpha), but not those of a grid of other axes.
     """
     varied = {axis for axis, labels in axes.items() if len(labels) > 1}
-    return [
-        group
-        for group in groups
-        if set(chosen) <= set(group.coordinates) or varied & set(group.coordinates) <= set(chosen)
-    ]
+    others = varied.difference(chosen)
+
+    def belongs(labels: Mapping[str, str]) -> bool:
+        return labels.keys() >= set(chosen) or others.isdisjoint(labels)
+
+    return [group for group in groups if belongs(group.coordinates)]
 
 
 def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group:
     """Return the group at a place; of several the one with most coordinates, else an empty one."""
-    found = [group for group in groups if group.is_at(place)]
-    return max(found, key=lambda group: len(group.coordinates), default=Group())
+    there = [group for group in groups if group.is_at(place)]
+    return max(there, key=lambda group: len(group.coordinates), default=Group())
 
 
-def leading(groups: Sequence[Group]) -> list[int]:
+def numbers(groups: Iterable[Group]) -> pd.DataFrame:
+    """Return mean, std and published value of groups, a row for each."""
+    rows = [(group.mean, group.std, group.published_mean) for group in groups]
+    return pd.DataFrame(rows, columns=["mean", "std", "published"], dtype=float)
+
+
+def leading(groups: pd.Series) -> list[Any]:
     """Return the positions of the best mean, and of those whose band mean ± std overlaps its band.
 
     Numbers are compared as they are printed; one seed has no spread. Without a second mean there
     is nothing to compare.
     """
-    bands = {}
-    for i, group in enumerate(groups):
-        if group.accuracies:
-            mean = round(-group.mean if group.is_lower_better else group.mean, 1)
-            bands[i] = mean, 0.0 if math.isnan(group.std) else round(group.std, 1)
-    mean, std = max(bands.values(), default=(0.0, 0.0))
-    overlapping = [i for i, (m, s) in bands.items() if round(m + s - (mean - std), 1) >= 0]
-    return overlapping if len(bands) > 1 else []
+    printed = numbers(groups).map(lambda value: round(value, 1))
+    is_lower_better = [group.is_lower_better for group in groups]
+    means = printed["mean"].mask(is_lower_better, -printed["mean"])
+    stds = printed["std"].fillna(0.0)
+    if means.count() < 2:
+        return []
+    lowest = (means - stds)[means == means.max()].min()
+    return list(groups.index[(means + stds - lowest).round(1) >= 0])
 
 
 def places(
@@ -157,10 +179,19 @@ def places(
     Cells that lack an axis (a reference without alpha) belong to every combination, and make none
     of their own if others have it.
     """
-    found = [{a: g.coordinates[a] for a in chosen if a in g.coordinates} for g in groups]
-    distinct = [place for i, place in enumerate(found) if place not in found[:i]]
-    largest = [p for p in distinct if not any(p.items() < other.items() for other in distinct)]
-    return sorted(largest, key=lambda p: [axes[a].index(p[a]) if a in p else -1 for a in chosen])
+    distinct: list[dict[str, str]] = []
+    for group in groups:
+        place = {axis: group.coordinates[axis] for axis in chosen if axis in group.coordinates}
+        if place not in distinct:
+            distinct.append(place)
+
+    def is_largest(place: Mapping[str, str]) -> bool:
+        return not any(place.items() < other.items() for other in distinct)
+
+    def position(place: Mapping[str, str]) -> list[int]:
+        return [axes[axis].index(place[axis]) if axis in place else -1 for axis in chosen]
+
+    return sorted(filter(is_largest, distinct), key=position)
 
 
 def number(label: str) -> float:

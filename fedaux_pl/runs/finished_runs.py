@@ -1,28 +1,28 @@
 """Runs as their folders describe them: curve.csv and summary.json; imports no torch."""
 
-import csv
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedaux_pl.errors import ConfigurationError
+import pandas as pd
+
+from fedaux_pl.errors import ConfigurationError, first_line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """What a run has left in its folder."""
+    """What a run has left in its folder; without arguments, a run before its first round."""
 
-    name: str  # its folder, as short as it is unique among the compared runs
-    curve: list[dict[str, float]]  # the measurements of each round, by name
-    summary: Mapping[str, Any]  # summary.json; empty if there is none
+    name: str = ""  # its folder, as short as it is unique among the compared runs
+    curve: pd.DataFrame = field(default_factory=pd.DataFrame)  # measurements by round
+    summary: Mapping[str, Any] = field(default_factory=dict)  # summary.json
 
-    def values(self, metric: str) -> dict[int, float]:
+    def values(self, metric: str) -> pd.Series:
         """Return a metric by round, of the rounds in which it was measured."""
-        return {int(entry["round"]): entry[metric] for entry in self.curve if metric in entry}
+        return self.curve.get(metric, pd.Series(dtype=float)).dropna()
 
     def is_lower_better(self, metric: str) -> bool:
         """Return whether a lower value of a metric is better, also of one client's."""
@@ -30,22 +30,26 @@ class Run:
         return "loss" in metric or name in self.summary.get("lower_is_better", ())
 
     @property
+    def rounds(self) -> int:
+        """The last round; 0 before the first."""
+        return 0 if self.curve.empty else int(self.curve.index[-1])
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All settings by path, such as "data/alpha"."""
-        return _flatten(self.summary.get("settings", {}))
+        flat = pd.json_normalize(self.summary.get("settings", {}), sep="/")
+        return dict(*flat.to_dict("records"))
 
     @property
     def without_seeds(self) -> dict[str, Any]:
         """The settings and the number of rounds: the same in repetitions of a run."""
         settings = {k: v for k, v in self.settings.items() if k not in ("seed", "data/seed")}
-        return settings | {"rounds": int(self.curve[-1]["round"])}
+        return settings | {"rounds": self.rounds}
 
     @property
     def data(self) -> str:
         """The private and the auxiliary data."""
-        names = [self.settings.get(f"data/{part}") for part in ("private", "auxiliary")]
-        former = " + ".join(name for name in names if name)  # of runs that did not write the name
-        return str(self.summary.get("data", former))
+        return str(self.summary.get("data", ""))
 
     @property
     def method(self) -> str:
@@ -53,48 +57,37 @@ class Run:
         return str(self.summary.get("method", ""))
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        path = prefix + name
-        flat |= _flatten(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
-    return flat
-
-
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs at or below the paths, each of them once."""
     curves: dict[Path, Path] = {}
     for path in paths:
-        found = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
-        if not found:
+        files = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
+        if not files:
             problem = "has no curve.csv below it" if path.is_dir() else "does not exist"
             raise ConfigurationError(
                 f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
             )
-        curves |= {file.resolve(): file for file in found}
+        curves |= {file.resolve(): file for file in files}
     names = short_names([str(file.parent) for file in curves], "/")
     return [_load(names[str(path.parent)], file) for path, file in curves.items()]
 
 
 def _load(name: str, file: Path) -> Run:
+    summary_file = file.with_name("summary.json")
+    summary = {}
     try:
-        with file.open(newline="", encoding="utf-8") as opened:
-            curve = [
-                {key: float(value) for key, value in row.items() if value}
-                for row in csv.DictReader(opened)
-            ]
-        if not curve or any("round" not in entry for entry in curve):
-            raise ValueError("it has no column 'round', or no rows")
-        summary = file.with_name("summary.json")
-        content = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
-        if not isinstance(content, dict):
-            raise ValueError("its summary.json is not an object")
-    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        curve = pd.read_csv(file, index_col="round", dtype=float)
+        curve.index = curve.index.astype(int)
+        if curve.empty:
+            raise ValueError("it has no rows")
+        if summary_file.is_file():
+            summary = dict(json.loads(summary_file.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{file} is not the curve.csv of a run, or its summary.json is damaged ({error}): "
-            "give runs of fedaux-pl fit"
+            f"{file} is not the curve.csv of a run (a column 'round', and numbers), or its "
+            f"summary.json is damaged ({first_line(error)}): give runs of fedaux-pl fit"
         ) from error
-    return Run(name, curve, content)
+    return Run(name, curve, summary)
 
 
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -109,26 +102,29 @@ def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Return the method of each run, with the settings that tell it from the others."""
-    labels = [run.method or run.name for run in runs]
+    labels = pd.Series([run.method or run.name for run in runs])
     alphas = [f"alpha {run.settings.get('data/alpha')}" for run in runs]
-    for described in ([run.data for run in runs], alphas):
-        if len(set(described)) > 1:
-            pairs = zip(labels, described, strict=True)
-            labels = [", ".join(filter(None, pair)) for pair in pairs]
-    twins = [[run for run, own in zip(runs, labels, strict=True) if own == one] for one in labels]
-    told = zip(runs, labels, twins, strict=True)
-    return [f"{label}, {_difference(run, own)}" if own[1:] else label for run, label, own in told]
+    for texts in ([run.data for run in runs], alphas):
+        if len(set(texts)) > 1:
+            labels = labels.str.cat(texts, sep=", ").str.removesuffix(", ")
+    settings = pd.DataFrame([_describe_settings(run) for run in runs])
+    for _, twins in settings.groupby(labels.copy()):
+        if len(twins) > 1:
+            is_differing = twins.nunique(dropna=False) > 1
+            for row, texts in twins.loc[:, is_differing].iterrows():
+                differing = list(texts.dropna())
+                is_short = 0 < len(differing) <= 2
+                labels[row] += f", {', '.join(differing) if is_short else runs[row].name}"
+    return list(labels)
 
 
-def _difference(run: Run, twins: Sequence[Run]) -> str:
-    """Return one or two settings that other runs do not have; else the name of the run."""
-    differing = [
-        f"{path.rsplit('/', 1)[-1]} {value}"
-        for path, value in run.without_seeds.items()
-        if any(twin.without_seeds.get(path) != value for twin in twins)
-        and not path.startswith("data/contents/")  # checksums
-    ]
-    return ", ".join(differing) if 0 < len(differing) <= 2 else run.name
+def _describe_settings(run: Run) -> dict[str, str]:
+    """Return each setting but checksums as text, such as "epsilon 0.5", by path."""
+    texts = {}
+    for path, value in run.without_seeds.items():
+        if not path.startswith("data/contents/"):
+            texts[path] = f"{path.rpartition('/')[2]} {value}"
+    return texts
 
 
 def short_names(names: Iterable[str], separator: str = ".") -> dict[str, str]:
@@ -138,10 +134,15 @@ def short_names(names: Iterable[str], separator: str = ".") -> dict[str, str]:
         >>> short_names(["method", "model.local.lr", "model.server.lr"])
         {'method': 'method', 'model.local.lr': 'local.lr', 'model.server.lr': 'server.lr'}
     """
-    splits = {name: name.split(separator) for name in names}
-    ends = {k: [separator.join(p[i:]) for i in range(len(p))][::-1] for k, p in splits.items()}
-    counts = Counter(end for own in ends.values() for end in own)
-    return {name: next((e for e in own if counts[e] == 1), name) for name, own in ends.items()}
+    short = dict.fromkeys(names, "")
+    for name in short:
+        parts = name.split(separator)
+        for count in range(1, len(parts) + 1):
+            end = separator + separator.join(parts[-count:])
+            if sum((separator + other).endswith(end) for other in short) == 1:
+                break
+        short[name] = end.removeprefix(separator)
+    return short
 
 
 def _natural_key(path: Path) -> list[tuple[str, int]]:

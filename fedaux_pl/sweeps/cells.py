@@ -55,8 +55,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Its coordinates and seed, for messages."""
-        labels = {**self.coordinates, "seed": self.seed}
-        return " ".join(f"{axis}={label}" for axis, label in labels.items())
+        labels = [f"{axis}={label}" for axis, label in self.coordinates.items()]
+        return " ".join([*labels, f"seed={self.seed}"])
 
     @property
     def path(self) -> Path:
@@ -81,8 +81,8 @@ class Cell:
     @property
     def command(self) -> list[str]:
         """The command line of ``fedaux-pl``."""
-        own = ("--trainer.default_root_dir", str(self.path), "--ckpt_path", "last")
-        return ["fit", *self.args, *own]
+        folder = ["--trainer.default_root_dir", str(self.path)]
+        return ["fit", *self.args, *folder, "--ckpt_path", "last"]
 
     @property
     def shell_command(self) -> str:
@@ -148,14 +148,14 @@ class Cell:
     def is_complete(self) -> bool:
         """Return whether the run has all rounds and, with validation data, its test accuracy."""
         run = self.load_run()
-        is_tested = "test" in run.summary or not run.values("val/accuracy")
+        is_tested = "test" in run.summary or run.values("val/accuracy").empty
         return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
     def load_run(self) -> Run:
         """Return the run with the most rounds, among equals one with a test; else an empty one."""
         curves = sorted(self.path.glob("runs/*/curve.csv"))
         # several runs: a process killed between its first curve and its checkpoint leaves one
-        runs = [*(load_runs(curves) if curves else []), Run("", [], {})]
+        runs = [*load_runs(curves), Run()]
         return max(runs, key=lambda run: (len(run.curve), "test" in run.summary))
 
 
@@ -169,7 +169,8 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
     from fedaux_pl.callbacks.progress import Bar
     from fedaux_pl.runs.parser import ConfigResolver
 
-    resolver, resolved = ConfigResolver(), []
+    resolver = ConfigResolver()
+    resolved = []
     disable = None if len(cells) > _BAR_FROM else True  # None: tqdm shows it on terminals only
     for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=disable):
         try:
@@ -189,8 +190,10 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
 
 def distinct(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells without repetitions: the first of those with the same key."""
-    keys = [cell.key for cell in cells]
-    return [cell for i, cell in enumerate(cells) if cell.key not in keys[:i]]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(cell.key, cell)
+    return list(first.values())
 
 
 def _config_key(config: Mapping[str, Any]) -> str:
@@ -208,7 +211,8 @@ def _config_key(config: Mapping[str, Any]) -> str:
 
 def _check_resumable(config: Mapping[str, Any]) -> None:
     """Refuse settings of a run that no sweep can resume or complete."""
-    trainer, problem = config["trainer"], ""
+    trainer = config["trainer"]
+    problem = ""
     if config["ckpt_path"] is not None:
         problem = "resumes its cells by itself: leave out --ckpt_path"
     elif trainer["default_root_dir"] != "logs":
@@ -224,9 +228,9 @@ def _check_resumable(config: Mapping[str, Any]) -> None:
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of the files that define the user's own classes and their base classes."""
-    names = [name.partition("-")[0] for name in config["model"]["clients"] if "/" not in name]
     # clients whose architecture is a class path: my_package.MyNet, or my_package.MyNet-suffix
-    networks = [name for name in names if "." in name]
+    clients = [name for name in config["model"]["clients"] if "/" not in name and "." in name]
+    networks = [name.partition("-")[0] for name in clients]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *networks}:
         module, _, name = path.rpartition(".")
@@ -245,8 +249,8 @@ def _sources(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _class_paths(config: Any) -> Iterator[str]:
-    parts = config.items() if isinstance(config, Mapping) else enumerate(config)
-    for name, value in parts:
+    entries = config.items() if isinstance(config, Mapping) else enumerate(config)
+    for name, value in entries:
         if name == "class_path":
             yield value
         elif isinstance(value, Mapping | list):
@@ -256,11 +260,15 @@ def _class_paths(config: Any) -> Iterator[str]:
 def _without_none(content: Any) -> Any:
     if isinstance(content, Mapping):
         return {k: _without_none(v) for k, v in content.items() if v is not None}
-    return [_without_none(v) for v in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        return [_without_none(entry) for entry in content]
+    return content
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise ConfigurationError(f"{path} is damaged ({error}): remove it") from error

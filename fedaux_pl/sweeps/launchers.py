@@ -1,6 +1,5 @@
 """Runs the cells of a sweep on this machine, some at a time, or submits them to SLURM."""
 
-import itertools
 import json
 import os
 import signal
@@ -77,9 +76,9 @@ def _record(cell: Cell, status: int) -> None:
         return
     text = f"its process ended with status {status}"
     if status < 0:
-        name = signal.Signals(-status).name
-        more = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        text = f"its process was ended by {name}{more}"
+        text = f"its process was ended by {signal.Signals(-status).name}"
+    if status == -signal.SIGKILL:
+        text += ", perhaps for lack of memory"
     cell.mark_failed(status=status, error=text)
 
 
@@ -93,7 +92,8 @@ def _say_ended(cell: Cell, cells: Sequence[Cell], jobs: int, duration: str = "")
 
 
 def _stop_if_none_can_run(cell: Cell, cells: Sequence[Cell]) -> None:
-    if cell.read_failure().get("is_refused") and not any(c.load_run().curve for c in cells):
+    is_refused = cell.read_failure().get("is_refused")
+    if is_refused and not any(other.load_run().rounds for other in cells):
         raise FedauxError(
             f"the first cell has failed before its first round: {cell.problem()}; correct it and "
             "add --retry, or --select other cells (none was tried)"
@@ -108,28 +108,39 @@ def time_left(cells: Sequence[Cell], jobs: int) -> str:
     measured: dict[str, list[float]] = defaultdict(list)
     left: list[tuple[int, tuple[str, str]]] = []
     for cell in cells:
-        curve, groups = cell.load_run().curve, _alike(cell)
+        curve = cell.load_run().curve
+        groups = _alike(cell)
         if len(curve) < cell.rounds and not cell.failure.is_file():  # it would run by --retry
             left.append((cell.rounds - len(curve), groups))
-        for row, group in itertools.product(curve, groups):
-            measured[group].append(sum(v for k, v in row.items() if k.startswith("seconds/")))
+        seconds = curve.filter(regex="^seconds/").sum(axis=1)
+        for group in groups:
+            measured[group] += list(seconds)
     if not left:
         return "no rounds are left"
     text = f"{counted(sum(count for count, _ in left), 'round')} left"
-    known = [(count, measured.get(close) or measured.get(far)) for count, (close, far) in left]
-    if unknown := [seconds for _, seconds in known].count(None):
+    total = 0.0
+    unknown = 0
+    for count, (close, far) in left:
+        known = measured[close] or measured[far]
+        if known:
+            total += count * statistics.median(known)
+        else:
+            unknown += 1
+    if unknown:
         which = f"cells without a measured round of the same clients: {unknown}"
         return f"{text}; no estimate of the time ({which}): run one of them by --select first"
-    total = sum(count * statistics.median(seconds) for count, seconds in known if seconds)
     return f"{text}, about {_duration(total / jobs)} without pre-training"
 
 
 def _alike(cell: Cell) -> tuple[str, str]:
     """Return the groups of cells whose rounds take as long: the closest ones first."""
-    model, data = cell.config["model"], cell.config["data"]
+    model = cell.config["model"]
     clients = json.dumps([model["clients"], model["model_options"]], sort_keys=True)
-    sources = [(data[part] or {}).get("class_path") for part in ("private", "auxiliary")]
-    return json.dumps([model["algorithm"]["class_path"], clients, sources]), clients
+    method = [model["algorithm"]["class_path"], clients]
+    for role in ("private", "auxiliary"):
+        source = cell.config["data"][role] or {}
+        method.append(source.get("class_path"))
+    return json.dumps(method), clients
 
 
 def _duration(seconds: float) -> str:

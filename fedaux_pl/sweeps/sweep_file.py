@@ -53,10 +53,10 @@ class Sweep:
 
     def published_value(self, coordinates: Mapping[str, str]) -> str:
         """Return the published number of a cell as it is written; empty if there is none."""
-        found: Any = self.published.get("values", "")
+        value: Any = self.published.get("values", "")
         for axis in as_list(self.published.get("axes", ())):
-            found = found.get(coordinates.get(axis)) or {}
-        return found or ""
+            value = value.get(coordinates.get(axis)) or {}
+        return value or ""
 
 
 class _Loader(yaml.BaseLoader):  # type: ignore[misc]
@@ -67,8 +67,8 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ConfigurationError(f"it has {twice[0]} twice: remove one of them")
+        for key in keys:
+            _require(keys.count(key) == 1, f"it has {key} twice: remove one of them")
         values = [self.construct_object(value, deep) for _, value in node.value]
         return dict(zip(keys, values, strict=True))
 
@@ -109,14 +109,16 @@ def find_sweep(file: str | Path) -> Path:
     if Path(file).is_file():
         return Path(file)
     name = str(file).removeprefix("configs/").removesuffix(".yaml")
-    if (packaged := FOLDER / f"{name}.yaml").is_file():
+    packaged = FOLDER / f"{name}.yaml"
+    if packaged.is_file():
         return packaged
-    if script := _SCRIPTS.get(name.removeprefix("paper/")):
+    script = _SCRIPTS.get(name.removeprefix("paper/"))
+    if script is not None:
         raise ConfigurationError(
             f"{file} needs no sweep: run python paper/{script} in a clone of the repository"
         )
-    folders = ("paper", "silos")
-    names = sorted(f"{kind}/{x.stem}" for kind in folders for x in FOLDER.glob(f"{kind}/*.yaml"))
+    files = [*FOLDER.glob("paper/*.yaml"), *FOLDER.glob("silos/*.yaml")]
+    names = sorted(f"{path.parent.name}/{path.stem}" for path in files)
     raise ConfigurationError(
         f"there is no sweep file {file}: give a YAML file, or one of {', '.join(names)}"
         + did_you_mean(name, names)
@@ -136,17 +138,16 @@ def split_metric(metric: str) -> tuple[str, str]:
 
 def check_metrics(sweep: Sweep, cells: Sequence[Cell]) -> None:
     """Raise a ConfigurationError if a resolved cell does not measure a metric of the sweep."""
-    in_tables = [name for table in sweep.tables for name in as_list(table.get("metrics", ()))]
-    for column in (split_metric(sweep.metric)[1], *in_tables):
-        kind = re.sub(r"^(?:(?:mean|worst)_client/(\w+)|client_(\w+)/.+)$", r"\1\2", column)
-        for cell in cells:
-            own = cell.config["model"].get("metrics") or ()
-            known = ["accuracy", *(name.rpartition(".")[2] for name in own)]
-            if kind not in known:
-                raise ConfigurationError(
-                    f"the cell {cell.name} does not measure {column}{did_you_mean(kind, known)}: "
-                    "add it to model.metrics"
-                )
+    columns = [split_metric(sweep.metric)[1]]
+    for table in sweep.tables:
+        columns += as_list(table.get("metrics", ()))
+    for column, cell in itertools.product(columns, cells):
+        metric = re.sub(r"^(?:(?:mean|worst)_client/(\w+)|client_(\w+)/.+)$", r"\1\2", column)
+        added = cell.config["model"].get("metrics") or ()
+        known = ["accuracy", *(name.rpartition(".")[2] for name in added)]
+        if metric not in known:
+            problem = f"does not measure {column}{did_you_mean(metric, known)}"
+            raise ConfigurationError(f"the cell {cell.name} {problem}: add it to model.metrics")
 
 
 def as_list(axes: str | Sequence[str]) -> list[str]:
@@ -159,17 +160,24 @@ def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: lis
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
     _require(split_metric(metric)[0] in _METRICS, f"metric must be {wanted}, but is {metric}")
-    title, note = _as_text(parts["title"]), _as_text(parts.get("note", ""))
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
-    tables = _typed(parts.get("tables", default), list, "tables")
-    figures = _typed(parts.get("figures", []), list, "figures")
-    published = parts.get("published", {})
-    return Sweep(name, title, note, metric, axes, cells, tables, figures, published)
+    return Sweep(
+        name,
+        title=_as_text(parts["title"]),
+        note=_as_text(parts.get("note", "")),
+        metric=metric,
+        axes=axes,
+        cells=cells,
+        tables=_typed(parts.get("tables", default), list, "tables"),
+        figures=_typed(parts.get("figures", []), list, "figures"),
+        published=parts.get("published", {}),
+    )
 
 
 def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
-    axes, cells = dict(sweep.axes), sweep.cells
+    axes = dict(sweep.axes)
+    cells = sweep.cells
     for axis, labels in select.items():
         _check_names("the axis of select", [axis], axes)
         _check_names(f"select: {axis}", labels, axes[axis])
@@ -185,38 +193,51 @@ def _expand(
     """Return all labels of each axis, and all cells."""
     is_one = ("axes" in parts) != ("grids" in parts)
     _require(is_one, "give either axes, or grids with axes in each of them")
-    if seeds is None:
-        given = _typed(parts.get("seeds", ["0"]), list, "seeds")
-        are_integers = given and all(str(seed).isdecimal() for seed in given)
-        form = "a list of integers from 0 on"
-        _require(are_integers, f"seeds must be {form}, but is {_as_text(given)}")
-        seeds = [int(seed) for seed in given]
-    base = _arguments(parts.get("base", {}), "base")
-    axes: dict[str, dict[str, None]] = {}
-    points: list[tuple[dict[str, str], list[str]]] = []
-    for grid in _typed(parts.get("grids", [{"axes": parts.get("axes")}]), list, "grids"):
-        _check_names("a key in grids", _typed(grid, dict, "an entry of grids"), ("axes", "base"))
-        own = _arguments(grid.get("base", {}), "base")
-        values = _axes(grid.get("axes", {}))
-        for axis, labels in values.items():
-            axes.setdefault(axis, {}).update(dict.fromkeys(labels))
-        for labels_of_point in itertools.product(*values.values()):
-            coordinates = dict(zip(values, labels_of_point, strict=True))
-            added = [values[axis][label] for axis, label in coordinates.items()]
-            points.append((coordinates, [*base, *own, *itertools.chain(*added)]))
-    known = {axis: tuple(labels) for axis, labels in axes.items()}
-    conditions = [_condition(e, known) for e in _typed(parts.get("where", []), list, "where")]
+    seeds = _seeds(parts) if seeds is None else seeds
+    points = _points(parts)
+    labels: dict[str, dict[str, None]] = {}
+    for coordinates, _ in points:
+        for axis, label in coordinates.items():
+            labels.setdefault(axis, {})[label] = None
+    axes = {axis: tuple(known) for axis, known in labels.items()}
+    entries = _typed(parts.get("where", []), list, "where")
+    conditions = [_condition(entry, axes) for entry in entries]
     cells: dict[tuple[Any, ...], Cell] = {}
     for coordinates, args in points:
-        for wanted, add in conditions:
+        for wanted, added in conditions:
             if all(coordinates.get(axis) in labels for axis, labels in wanted.items()):
-                args = [*args, *add]
+                args = [*args, *added]
         for seed in seeds:
             cell = Cell(coordinates, seed, (*args, "--seed_everything", str(seed), *extra))
             first = cells.setdefault((*sorted(coordinates.items()), seed), cell)
             problem = f"two grids give {cell.name} different settings"
             _require(first.args == cell.args, f"{problem}: give one of them another label")
-    return known, list(cells.values())
+    return axes, list(cells.values())
+
+
+def _seeds(parts: Mapping[str, Any]) -> list[int]:
+    seeds = _typed(parts.get("seeds", ["0"]), list, "seeds")
+    are_integers = seeds and all(str(seed).isdecimal() for seed in seeds)
+    problem = f"seeds must be a list of integers from 0 on, but is {_as_text(seeds)}"
+    _require(are_integers, problem)
+    return [int(seed) for seed in seeds]
+
+
+def _points(parts: Mapping[str, Any]) -> list[tuple[dict[str, str], list[str]]]:
+    """Return the coordinates of all grids, with the arguments that each adds."""
+    base = _arguments(parts.get("base", {}), "base")
+    points = []
+    for grid in _typed(parts.get("grids", [{"axes": parts.get("axes")}]), list, "grids"):
+        _check_names("a key in grids", _typed(grid, dict, "an entry of grids"), ("axes", "base"))
+        base_of_grid = _arguments(grid.get("base", {}), "base")
+        axes = _axes(grid.get("axes", {}))
+        for labels in itertools.product(*axes.values()):
+            coordinates = dict(zip(axes, labels, strict=True))
+            args = [*base, *base_of_grid]
+            for axis, label in coordinates.items():
+                args += axes[axis][label]
+            points.append((coordinates, args))
+    return points
 
 
 def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
@@ -226,8 +247,8 @@ def _axes(given: Any) -> dict[str, dict[str, list[str]]]:
         if isinstance(values, list):
             axes[axis] = {_as_text(value): [f"--{axis}", _as_text(value)] for value in values}
         else:
-            options = _typed(values, dict, f"axes: {axis}").items()
-            axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in options}
+            labels = _typed(values, dict, f"axes: {axis}").items()
+            axes[axis] = {k: _arguments(value, f"axes: {axis}: {k}") for k, value in labels}
         _require(axes[axis], f"axes: {axis} has no values: add some, or remove the axis")
     _require(axes, "axes must name at least one axis, such as data.alpha: [0.01, 1]")
     return axes
@@ -239,9 +260,14 @@ def _arguments(added: Any, name: str) -> list[str]:
     _require(added not in ("", "null"), f"{name} is empty: give {wanted}")
     if isinstance(added, str):
         return ["--config", added]
+    args: list[str] = []
     if isinstance(added, dict):
-        return [part for key, value in added.items() for part in (f"--{key}", _as_text(value))]
-    return [part for entry in added for part in _arguments(entry, name)]
+        for key, value in added.items():
+            args += [f"--{key}", _as_text(value)]
+    else:
+        for entry in added:
+            args += _arguments(entry, name)
+    return args
 
 
 def _condition(
@@ -262,32 +288,34 @@ def _condition(
 def _check_layout(sweep: Sweep) -> None:
     """Refuse a table or figure with wrong keys or axes, or with different settings in one place."""
     taken = ["cells", "report", "index"]  # the files of every report
-    tables, figures = [("tables", e) for e in sweep.tables], [("figures", e) for e in sweep.figures]
-    for kind, entry in tables + figures:
+    layouts = [("tables", entry) for entry in sweep.tables]
+    layouts += [("figures", entry) for entry in sweep.figures]
+    for kind, entry in layouts:
         name = _typed(entry, dict, f"an entry of {kind}").get("name")
         is_stem = isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name)
-        wanted = f"letters, digits, '_', '.', '+' and '-', other than {', '.join(taken)}"
         is_free = is_stem and name not in taken
+        wanted = f"letters, digits, '_', '.', '+' and '-', other than {', '.join(taken)}"
         _require(is_free, f"{kind}: each entry needs a name of {wanted}, but it is {name}")
         taken.append(name)
-        shown = _check_roles(f"{kind}: {name}", entry, sweep.axes, is_figure=kind == "figures")
+        axes = _check_roles(f"{kind}: {name}", entry, sweep.axes, is_figure=kind == "figures")
         places: dict[tuple[str, ...], Mapping[str, str]] = {}
-        for point in (cell.coordinates for cell in sweep.cells):
-            if not all(axis in point for axis in shown):
+        for cell in sweep.cells:
+            labels = cell.coordinates
+            if not labels.keys() >= set(axes):
                 continue
-            first = places.setdefault(tuple(point[axis] for axis in shown), point)
-            if other := next((axis for axis in point if first.get(axis) != point[axis]), None):
-                raise ConfigurationError(
-                    f"{kind}: {name} puts cells that differ in {other} in the same place: add "
-                    f"{other} to {'panels' if 'kind' in entry else 'columns'}"
-                )
+            first = places.setdefault(tuple(labels[axis] for axis in axes), labels)
+            for axis, label in labels.items():
+                problem = f"{kind}: {name} puts cells that differ in {axis} in the same place"
+                role = "panels" if "kind" in entry else "columns"
+                _require(first.get(axis) == label, f"{problem}: add {axis} to {role}")
 
 
 def _check_roles(
     name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
-    roles, more = _TABLE, ["metrics"]
+    roles = _TABLE
+    more = ["metrics"]
     _typed(entry.get("metrics", []), list, f"{name}: metrics")
     if is_figure:
         _check_names(f"{name}: kind", [entry.get("kind", "null")], _FIGURES)
@@ -303,23 +331,23 @@ def _check_roles(
     _require(len(several) < 2, f"{name} has {' and '.join(several)}: remove one of them")
     if "reference" in entry:
         _check_names(f"{name}: reference", [entry["reference"]], axes[entry["series"]])
-    return [axis for role in roles for axis in as_list(entry.get(role, ()))]
+    return list(itertools.chain(*(as_list(entry.get(role, ())) for role in roles)))
 
 
 def _check_published(sweep: Sweep) -> None:
     """Refuse published numbers without a part, or of axes and labels that the sweep has not."""
-    published, axes = sweep.published, sweep.axes
+    published = sweep.published
     keys = ("source", "axes", "values")
     _check_names("published", _typed(published, dict, "published"), keys)
-    missing = [part for part in keys if part not in published]
+    missing = [key for key in keys if key not in published]
     _require(not missing, f"published needs source, axes and values: add {' and '.join(missing)}")
-    _check_names("published: axes", as_list(published["axes"]), axes)
+    _check_names("published: axes", as_list(published["axes"]), sweep.axes)
     levels = [published["values"]]
     for axis in as_list(published["axes"]):
         for values in levels:
             where = f"published: values: {axis}"
-            _check_names(where, _typed(values, dict, where), axes[axis])
-        levels = [below for values in levels for below in values.values()]
+            _check_names(where, _typed(values, dict, where), sweep.axes[axis])
+        levels = list(itertools.chain(*(values.values() for values in levels)))
     for value in levels:
         problem = f"values must end in numbers after its axes, but has {value} there"
         _require(isinstance(value, str), f"published: {problem}")
@@ -346,8 +374,10 @@ def _typed(value: Any, kind: type, name: str) -> Any:
 def _as_text(value: Any, is_inner: bool = False) -> str:
     """Return a value in one line, as YAML."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{k}: {_as_text(v, True)}' for k, v in value.items())}}}"
+        entries = [f"{key}: {_as_text(entry, True)}" for key, entry in value.items()]
+        return f"{{{', '.join(entries)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(_as_text(entry, True) for entry in value)}]"
+        entries = [_as_text(entry, True) for entry in value]
+        return f"[{', '.join(entries)}]"
     is_plain = not is_inner or re.fullmatch(r"[\w./+-]+", value)
     return str(value) if is_plain else json.dumps(value, ensure_ascii=False)

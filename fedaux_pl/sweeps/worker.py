@@ -64,11 +64,12 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
     if error is None and not cell.is_complete():
         error = FedauxError(f"fit has ended before round {cell.rounds}, or without its test")
     if error is not None:
-        kind = "" if isinstance(error, (*EXPECTED, SystemExit)) else f"{type(error).__name__}: "
-        problem = (
-            f"it ended with status {error}" if isinstance(error, SystemExit) else first_line(error)
-        )
-        cell.mark_failed(status=1, error=kind + problem, time=_now(), is_refused=is_refused)
+        problem = first_line(error)
+        if isinstance(error, SystemExit):
+            problem = f"it ended with status {error}"
+        elif not isinstance(error, EXPECTED):
+            problem = f"{type(error).__name__}: {problem}"
+        cell.mark_failed(status=1, error=problem, time=_now(), is_refused=is_refused)
     cell.write_description(status=int(error is not None), ended=_now())
     return int(error is not None)
 

@@ -421,11 +421,28 @@ def test_version(capsys):
     [
         ("from fedaux_pl.cli.entry import main; main(['--version']); main(['--help'])", ["torch"]),
         # pre-training loads lightly, a logger TensorBoard: who asks for help waits for neither
-        ("from fedaux_pl.cli import verbs", ["lightly", "tensorboard", "pandas", "IPython"]),
+        ("from fedaux_pl.cli import verbs", ["lightly", "tensorboard", "IPython"]),
     ],
 )
 def test_what_is_not_needed_is_not_imported(code, heavy):
     code += f"; import sys; loaded = set({heavy}) & set(sys.modules); assert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_package_does_not_import_pandas_for_help_or_a_plain_run():
+    """Other packages may: scikit-learn, if it is there, which transformers imports."""
+    code = """
+import sys
+from fedaux_pl.cli.entry import main
+try:
+    main(["fit", "--help"])
+except SystemExit:
+    pass
+modules = {name: module for name, module in sys.modules.items() if name.startswith("fedaux_pl")}
+assert "fedaux_pl.callbacks.client_results" in modules
+users = [name for name, module in modules.items() if hasattr(module, "pd")]
+assert not users, users
+"""
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 

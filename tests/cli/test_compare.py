@@ -22,9 +22,10 @@ def write_run(folder, accuracies, method="FedAUX", seed=0, alpha=0.01, metric="a
         table.writerow(["round", metric, "bytes/up_total", "bytes/down_total"])
         for t, value in enumerate(accuracies, 1):
             table.writerow([t, "" if value is None else value, 1e6 * t, 2e6 * t])
-    data = {"private": "Digits", "auxiliary": "STL10", "alpha": alpha, "seed": seed}
+    data = {"alpha": alpha, "seed": seed}
     settings = {"algorithm": {"method": method, **extra}, "seed": seed, "data": data}
-    (folder / "summary.json").write_text(json.dumps({"method": method, "settings": settings}))
+    about = {"method": method, "data": "Digits + STL10", "settings": settings}
+    (folder / "summary.json").write_text(json.dumps(about))
     return folder
 
 
@@ -37,7 +38,7 @@ def test_the_table(tmp_path, capsys):
     write_run(tmp_path / "runs" / "two", [0.2, None], "FedDF+P", alpha=None, seed=4)
     rows = run(tmp_path / "runs", one / "curve.csv", "--output", tmp_path / "out")
     best = "best over rounds (test data)"
-    assert rows == [
+    assert rows.to_dict("records") == [
         {
             "run": "one", "method": "FedAUX", "data": "Digits + STL10", "alpha": 0.01, "seed": 0,
             "rounds": 3, "last accuracy": 0.5, best: 0.75, "bytes": 9_000_000,
@@ -53,7 +54,7 @@ def test_the_table(tmp_path, capsys):
     assert head.index("seed") + len("seed") == first.index(" 0 ") + 2  # numbers to the right
     with (tmp_path / "out" / "compare.csv").open(newline="") as file:
         written = list(csv.DictReader(file))
-    assert [{k: str(v) for k, v in row.items()} for row in rows] == written
+    assert rows.astype(str).to_dict("records") == written
     with Image.open(tmp_path / "out" / "compare.png") as picture:
         assert picture.width > 500
 
@@ -88,12 +89,16 @@ def test_labels_name_what_differs(tmp_path):
     write_run(tmp_path / "b", [0.1], alpha=1.0)
     write_run(tmp_path / "c", [0.1], alpha=1.0, epsilon=0.5)
     write_run(tmp_path / "d", [0.1], "FedDF+P")
+    write_run(tmp_path / "e", [0.1], "FedBN", epsilon=None)
+    write_run(tmp_path / "f", [0.1], "FedBN", epsilon=1)
     groups = group_by_settings(load_runs([tmp_path]))
     assert list(groups) == [
         "FedAUX, alpha 0.01",
         "FedAUX, alpha 1.0, b",  # it has no setting that c lacks
         "FedAUX, alpha 1.0, epsilon 0.5",
         "FedDF+P, alpha 0.01",
+        "FedBN, alpha 0.01, epsilon None",
+        "FedBN, alpha 0.01, epsilon 1",
     ]
 
 
@@ -101,19 +106,19 @@ def test_test_and_validation_data_are_not_mixed(tmp_path, capsys):
     write_run(tmp_path / "tested", [0.5])
     validated = write_run(tmp_path / "validated", [0.6, 0.7], metric="val/accuracy")
     rows = run(tmp_path, "--output", tmp_path)
-    assert [row["last accuracy"] for row in rows] == [0.5, None]
+    assert list(rows["last accuracy"]) == [0.5, None]
     line = capsys.readouterr().out.splitlines()[-2]
     assert line.startswith("not in the curves: validated")
     assert "it has val/accuracy, measured on other data" in line
     assert "--metric val/accuracy" in line
     rows = run(validated, "--metric", "val/accuracy", "--output", tmp_path)
-    assert rows[0]["best over rounds (validation data)"] == 0.7
+    assert list(rows["best over rounds (validation data)"]) == [0.7]
     with pytest.raises(ConfigurationError, match="add --metric val/accuracy"):
         run(validated)
 
 
 def test_a_finished_run(finished_run, tmp_path):
-    [row] = run(finished_run.root, "--output", tmp_path)
+    [row] = run(finished_run.root, "--output", tmp_path).to_dict("records")
     assert (row["run"], row["method"]) == (finished_run.folder.name, "FedAUX with memory")
     assert (row["data"], row["alpha"], row["rounds"]) == ("FewDigits + FewDigits", 0.01, 2)
     summary = json.loads((finished_run.folder / "summary.json").read_text())
@@ -123,8 +128,8 @@ def test_a_finished_run(finished_run, tmp_path):
 def test_a_curve_alone(tmp_path):
     folder = write_run(tmp_path / "alone", [0.5])
     (folder / "summary.json").unlink()
-    [row] = run(folder / "curve.csv", "--output", tmp_path)
-    assert (row["method"], row["alpha"], row["last accuracy"]) == ("-", "-", 0.5)
+    [row] = run(folder / "curve.csv", "--output", tmp_path).to_dict("records")
+    assert (row["method"], row["alpha"], row["last accuracy"]) == (None, None, 0.5)
 
 
 def test_names_are_as_short_as_they_are_unique(tmp_path):
@@ -140,7 +145,7 @@ def test_names_are_as_short_as_they_are_unique(tmp_path):
 
 def test_of_a_loss_the_smallest_is_the_best(tmp_path):
     write_run(tmp_path / "a", [3.0, 1.0, 2.0], metric="client_loss/mean")
-    [row] = run(tmp_path, "--metric", "client_loss/mean", "--output", tmp_path)
+    [row] = run(tmp_path, "--metric", "client_loss/mean", "--output", tmp_path).to_dict("records")
     assert row["best over rounds (test data)"] == 1.0
 
 
@@ -149,7 +154,7 @@ def test_of_a_loss_the_smallest_is_the_best(tmp_path):
     [
         (None, "missing does not exist: give the folder of a run"),
         ("", "is not the curve.csv of a run"),
-        ("step,loss\n1,2\n", "it has no column 'round'"),
+        ("step,loss\n1,2\n", "a column 'round', and numbers"),
         ("round,accuracy\n1,much\n", "could not convert string to float"),
         ("round,accuracy\n1,0.5,7\n", "is not the curve.csv of a run"),
     ],

@@ -1,5 +1,9 @@
 """Made-up sweeps and results."""
 
+import math
+
+import pandas as pd
+
 from fedaux_pl.reports.values import Group, Result
 from fedaux_pl.sweeps.cells import Cell, CellState
 from fedaux_pl.sweeps.sweep_file import Sweep
@@ -23,7 +27,9 @@ def sweep(axes, tables=(), figures=(), published=None, metric="best"):
 def result(coordinates, accuracy=None, seed=0, state=None, curve=(), total=3, **more):
     state = state or (CellState.MISSING if accuracy is None else CellState.DONE)
     cell = Cell(coordinates, seed, (), rounds=total)
-    return Result(cell, state, len(curve), accuracy, dict(enumerate(curve, 1)), **more)
+    curve = pd.Series(curve, range(1, len(curve) + 1), dtype=float)
+    accuracy = math.nan if accuracy is None else accuracy
+    return Result(cell, state, len(curve), accuracy, curve, **more)
 
 
 def group(coordinates, *accuracies, published="", **more):

@@ -2,6 +2,7 @@ import csv
 import io
 import re
 
+import pandas as pd
 import pytest
 
 from fedaux_pl.reports.formats import (
@@ -18,14 +19,18 @@ from fedaux_pl.reports.formats import (
 )
 from fedaux_pl.reports.values import ABSENT as GAP
 
+
+def header(*lines):
+    return pd.MultiIndex.from_arrays(lines)
+
+
 TABLE = TableItem(
     "accuracy",
     "100 % of D_i & more",
-    [
-        ["", "a = 1", "a = 1", "a = 2"],
-        ["method", "ours", "paper", "ours"],
-    ],
-    [["A_1", "61.4 ± 0.8 (3)", "74.6", GAP], ["<B|>", "60.0 (1)", GAP, "(3/100 rounds)"]],
+    pd.DataFrame(
+        [["A_1", "61.4 ± 0.8 (3)", "74.6", GAP], ["<B|>", "60.0 (1)", GAP, "(3/100 rounds)"]],
+        columns=header(["", "a = 1", "a = 1", "a = 2"], ["method", "ours", "paper", "ours"]),
+    ),
     frozenset({(0, 1)}),
 )
 
@@ -44,7 +49,7 @@ def test_markdown():
 def test_csv():
     rows = list(csv.reader(io.StringIO(to_csv(TABLE))))
     assert rows[0] == ["method", "a = 1, ours", "a = 1, paper", "a = 2, ours"]
-    assert rows[1:] == [list(row) for row in TABLE.rows]
+    assert rows[1:] == TABLE.rows
 
 
 def test_latex():
@@ -61,7 +66,8 @@ def test_latex():
 
 def test_latex_takes_no_label_for_an_option_of_the_line_above():
     rows = [["[1, 2]", "61.4"], ["*", "60.0"]]
-    lines = to_latex(TableItem("a", "a", [["layers", "ours"]], rows)).splitlines()
+    frame = pd.DataFrame(rows, columns=["layers", "ours"])
+    lines = to_latex(TableItem("a", "a", frame)).splitlines()
     assert lines[-6:-4] == [r"{[}1, 2] & 61.4 \\", r"{*} & 60.0 \\"]
 
 
@@ -69,7 +75,8 @@ def test_latex_that_is_wider_than_a_page_is_written_in_parts():
     """Each part has the names of the rows, its own bold entries and a label; all fit the page."""
     labels = [f"setting {i} of a long name" for i in range(9)]
     rows = [["FedAVG", *map(str, range(9))], ["FedAUX", *map(str, range(10, 19))]]
-    text = to_latex(TableItem("a", "What.", [["method", *labels]], rows, frozenset({(1, 6)})))
+    frame = pd.DataFrame(rows, columns=["method", *labels])
+    text = to_latex(TableItem("a", "What.", frame, frozenset({(1, 6)})))
     parts = text.split(r"\begin{table}")[1:]
     cells = [
         re.search(r"^FedAUX & (.*) \\\\$", part, re.MULTILINE)[1].split(" & ") for part in parts
@@ -98,7 +105,7 @@ def check_latex(text, columns):
 
 @pytest.mark.parametrize("text", ["\\", "{", "}", "~^#$%&_", "a\\b{c}", "ε ≤ 10⁻⁵"])
 def test_latex_of_special_characters(text):
-    table = TableItem("x", text, [["a", text]], [[text, text]], frozenset({(0, 1)}))
+    table = TableItem("x", text, pd.DataFrame({"a": [text], text: text}), frozenset({(0, 1)}))
     check_latex(to_latex(table), 2)
     assert escape_latex(escape_latex("x")) == "x"
 
@@ -123,7 +130,8 @@ def test_text():
         f"<B|>           60.0 (1)      {GAP}  (3/100 rounds)"
     )
     labels = ["a label above three columns, " * 2] * 3  # it is there once, and splits no table
-    wide = TableItem("a", "", [["", *labels], ["m", "1", "2", "3"]], [["A", "x", "y", "z"]])
+    columns = header(["", *labels], ["m", "1", "2", "3"])
+    wide = TableItem("a", "", pd.DataFrame([["A", "x", "y", "z"]], columns=columns))
     assert to_text(wide).count("three columns") == to_latex(wide).count("begin{table}") * 2 == 2
 
 
@@ -139,9 +147,9 @@ def test_wide_text_is_written_in_parts():
 
 
 def test_spans_do_not_cross_those_above():
-    spans = header_spans([["", "a", "a", "b"], ["", "x", "x", "x"], ["m", "1", "1", "1"]])
+    spans = header_spans(header(["", "a", "a", "b"], ["", "x", "x", "x"], ["m", "1", "1", "1"]))
     assert spans[1] == [("", 0, 1), ("x", 1, 2), ("x", 3, 1)]
-    assert header_spans([["", "", "a"], ["m", "1", "2"]])[0] == [
+    assert header_spans(header(["", "", "a"], ["m", "1", "2"]))[0] == [
         ("", 0, 1),
         ("", 1, 1),
         ("a", 2, 1),
@@ -155,8 +163,9 @@ def test_columns_of_words_are_aligned_left():
         ["FedAUX", "a head", "9.0", "x"],
         ["B", "-", "1", ""],
     ]
-    table = TableItem("x", "", [["method", "sends", "accuracy", "note"]], rows)
-    assert text_columns(table) == [True, True, False, True]
+    frame = pd.DataFrame(rows, columns=["method", "sends", "accuracy", "note"])
+    table = TableItem("x", "", frame)
+    assert text_columns(frame) == [True, True, False, True]
     assert to_markdown(table).splitlines()[1] == "| --- | --- | ---: | --- |"
     assert r"\begin{tabular}{llrl}" in to_latex(table)
     assert "<td class=text>a head</td><td>9.0</td>" in to_html(table)

@@ -1,6 +1,7 @@
 import re
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -22,7 +23,7 @@ def figure():
 
 
 def table(name="accuracy"):
-    return TableItem(name, f"Numbers {EVIL}", [["method", EVIL]], [[EVIL, "1"]])
+    return TableItem(name, f"Numbers {EVIL}", pd.DataFrame({"method": [EVIL], EVIL: "1"}))
 
 
 def made():

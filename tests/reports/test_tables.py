@@ -25,10 +25,11 @@ def test_ours_beside_the_published():
         ],
         published={"A": {"0.2": {"0.01": "74.6 ± 0.3"}}},
     )
-    assert table.header == [
-        ("", "C = 0.2", "C = 0.2", "C = 0.4"),
-        ("", "alpha = 0.01", "alpha = 0.01", "alpha = 0.01"),
-        ("method", "ours", "paper", "ours"),
+    assert list(table.frame) == [
+        ("", "", "method"),
+        ("C = 0.2", "alpha = 0.01", "ours"),
+        ("C = 0.2", "alpha = 0.01", "paper"),
+        ("C = 0.4", "alpha = 0.01", "ours"),
     ]
     assert table.rows == [
         ["A", "62.0 ± 1.0 (3)", "74.6 ± 0.3", GAP],
@@ -45,7 +46,7 @@ def test_ours_beside_the_published():
 
 def test_without_published_values_there_is_no_paper():
     table = make([group("method=A C=0.2 alpha=0.01", 5.0), group("method=B C=0.2 alpha=0.01", 6.0)])
-    assert table.header == [("", "C = 0.2"), ("method", "alpha = 0.01")]
+    assert list(table.frame) == [("", "method"), ("C = 0.2", "alpha = 0.01")]
     assert table.bold == {(1, 1)}
     assert "paper" not in table.caption
 
@@ -77,13 +78,13 @@ def test_rows_of_several_axes_compete_within_the_first():
         "C = 0.4, A",
         "C = 0.4, B",
     ]
-    assert table.header[0][0] == "C, method"
+    assert next(iter(table.frame)) == ("C, method",)
     assert table.bold == {(1, 1), (2, 1)}
 
 
 def test_a_table_without_columns():
     table = make([group("method=A", 5.0)], {"method": ["A"]}, {"name": "t", "rows": "method"})
-    assert (table.header, table.rows) == ([("method", "accuracy")], [["A", "5.0 (1)"]])
+    assert table.frame.to_dict("list") == {("method",): ["A"], ("accuracy",): ["5.0 (1)"]}
 
 
 def test_failed_cells_are_named():
@@ -102,7 +103,8 @@ def test_the_best_labels_of_each_row():
     layout = {"name": "t", "rows": "method", "best": ["local.lr", "server.lr"]}
     table = make(groups, axes, layout, published={})
     ours = ["local.lr", "server.lr", "accuracy"]
-    assert table.header == [["", *["ours"] * 3, *["paper"] * 3], ["method", *ours, *ours]]
+    sources = ["", *["ours"] * 3, *["paper"] * 3]
+    assert list(table.frame) == list(zip(sources, ["method", *ours, *ours], strict=True))
     assert table.rows == [
         ["A", "2", "4", "7.0 (1)", "2", "3", "70.1"],
         ["B", GAP, GAP, GAP, "1", "3", "60"],
@@ -118,7 +120,7 @@ def test_all_cells():
         group("method=ref", None),
     ]
     table = cells_table(sweep(AXES), groups)
-    assert table.header[0][:6] == ["method", "C", "alpha", "seed", "state", "rounds"]
+    assert list(table.frame)[:6] == ["method", "C", "alpha", "seed", "state", "rounds"]
     assert table.rows[0] == [
         *("A", "0.2", "0.01", "0", "done", "3", "61.44", "74.6", "", "fedaux-pl fit")
     ]

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from fedaux_pl.reports.tables import cells_table, describe_metric, make_tables
-from fedaux_pl.reports.values import ABSENT, Group, collect, find, measure, places, shown
+from fedaux_pl.reports.values import ABSENT, collect, find, measure, places, shown
 from fedaux_pl.sweeps.cells import Cell, CellState
 from tests.reports.results import group, sweep
 
@@ -37,7 +37,7 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
     made = sweep(AXES, published={"A": {"0.01": "74.6 ± 0.3"}}, metric=metric)
     [found] = collect(made, cells)
     assert found.coordinates == place
-    assert found.accuracies == pytest.approx(expected)
+    assert list(found.accuracies) == pytest.approx(expected)
     assert found.mean == pytest.approx(sum(expected) / 2)
     assert found.std == pytest.approx((expected[1] - expected[0]) / 2**0.5)
     assert [r.state for r in found.results] == [
@@ -47,7 +47,7 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
         CellState.MISSING,
     ]
     assert [r.rounds for r in found.results] == [3, 3, 1, 0]
-    assert found.results[2].curve == {1: 90}
+    assert dict(found.results[2].curve) == {1: 90}
     rows = cells_table(made, [found]).rows
     assert rows[0][-2:] == ["0.9", "x --y"]
     assert rows[3][-2:] == ["", "fedaux-pl fit --data.alpha '1 2'"]
@@ -59,7 +59,7 @@ def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     groups = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
     [found] = groups[0].results
     assert found.accuracy == 50
-    assert found.curve == pytest.approx({1: 80, 2: 90, 3: 70})
+    assert dict(found.curve) == pytest.approx({1: 80, 2: 90, 3: 70})
     text = describe_metric(sweep(AXES), groups)
     assert text.startswith("Test accuracy in % of the round that is best on the validation data:")
     more = group("method=B", 1.0, curve=[1.0], published="2")
@@ -68,6 +68,12 @@ def test_with_validation_data_the_test_accuracy_counts(tmp_path):
     assert mixed.endswith("(number of seeds); paper: Tab. 1.")
     last = describe_metric(sweep(AXES, published={}, metric="last"), [more])
     assert last.startswith("Test accuracy in %, of the last round: mean ±")
+
+
+def test_a_metric_of_the_test_that_is_nan_is_absent(tmp_path):
+    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"auroc": "nan"})
+    [found] = collect(sweep(AXES, metric="last auroc"), [resolved(tmp_path, "a", {"method": "A"})])
+    assert (found.results[0].state, len(found.accuracies)) == (CellState.DONE, 0)
 
 
 def test_one_seed_has_no_standard_deviation():
@@ -84,7 +90,7 @@ def test_a_reference_without_an_axis_is_in_every_place():
     assert places([reference], AXES, ["alpha"]) == [{}]
     assert places(groups, AXES, ["method"])[-1] == {"method": "ref"}
     assert find(groups, {"method": "ref", "alpha": "100"}) is reference
-    assert find(groups, {"method": "A", "alpha": "0.01"}) == Group()
+    assert find(groups, {"method": "A", "alpha": "0.01"}).coordinates == {}
     assert find([group("method=A"), own[0]], {"method": "A", "alpha": "100"}) is own[0]
 
 
@@ -111,11 +117,11 @@ def test_any_metric_of_the_runs_counts_and_the_lowest_may_be_the_best(tmp_path):
     assert [group.mean for group in groups] == pytest.approx([10, 40])
     assert [group.mean for group in measure(groups, "last client_ece/north")] == [20, 40]
     [table] = make_tables(made, groups)
-    assert table.header == [("method", "client_ece/north", "accuracy")]
+    assert list(table.frame) == [("method",), ("client_ece/north",), ("accuracy",)]
     assert table.rows == [["A", "10.0 (1)", ABSENT], ["B", "40.0 (1)", ABSENT]]
     assert table.bold == {(0, 1)}
     assert table.caption.startswith("Test metrics x 100, best over the rounds: mean")
-    assert cells_table(made, groups).header[0][4] == "client_ece/north"
+    assert list(cells_table(made, groups).frame)[4] == "client_ece/north"
     tested = {"accuracy": 0.5, "round": 2, "worst_client/accuracy": 0.25}
     write_run(tmp_path, "C", [0.8, 0.9, 0.7], "val/accuracy", test=tested)
     made = sweep({"method": ["C"]}, metric="last worst_client/accuracy")

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import pandas as pd
 import pytest
 
 from fedaux_pl.cli import main
@@ -77,7 +78,7 @@ def test_a_selection_in_a_folder_of_its_own(root, tmp_path, capsys):
 
 
 def test_a_report_without_a_sweep(tmp_path, capsys):
-    table = TableItem("costs", "What it costs.", [["method", "MB"]], [["FedAVG", "24.6"]])
+    table = TableItem("costs", "What it costs.", pd.DataFrame({"method": ["FedAVG"], "MB": "24.6"}))
     publish(tmp_path / "costs", "Costs of 10 %", [table], note="A note.")
     assert "What it costs.\n\nmethod    MB\n" in capsys.readouterr().out
     page = (tmp_path / "costs" / "index.html").read_text()

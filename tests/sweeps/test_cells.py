@@ -105,7 +105,7 @@ def test_command_lines_survive_the_shell():
 def test_the_state_is_read_from_disk(tmp_path):
     two, three = task(tmp_path, "abc"), task(tmp_path, "abc", rounds=3)
     assert two.state is CellState.MISSING
-    assert two.load_run().curve == []
+    assert two.load_run().rounds == 0
     two.create()
     two.create()
     assert os.readlink(two.path / "cache") == "../../cache"
@@ -117,7 +117,7 @@ def test_the_state_is_read_from_disk(tmp_path):
     assert three.state is CellState.FAILED
     assert two.read_failure()["error"] == "no disk"
     assert two.state is CellState.DONE
-    assert len(two.load_run().curve) == 2
+    assert two.load_run().rounds == 2
     with cell_lock.held(two.lock):
         assert two.state is CellState.RUNNING
     assert two.state is CellState.DONE

@@ -19,7 +19,8 @@ from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import ReleasedHead, Scoring
 from fedaux_pl.scoring.plan import PublicNumbers, plan
 
-ServerState = Mapping[str, State]  # what it keeps of one architecture, by the method's names
+ServerState = Mapping[str, State]
+"""Tensors that a server step keeps of one architecture, by the method's names for them."""
 
 
 @dataclass(frozen=True)

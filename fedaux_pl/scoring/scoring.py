@@ -24,6 +24,7 @@ from fedaux_pl.scoring.release import (
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
+"""The norm to which rows are clipped: a number, or where it comes from."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def test_the_api_pages_document_fields_and_type_aliases(monkeypatch):
     monkeypatch.chdir(ROOT)
     extensions = griffe.load_extensions("tools/field_comments.py")
     base = griffe.load("fedaux_pl.algorithms.base", extensions=extensions)
-    assert base["Update.payload"].docstring.value.startswith("What it sends besides")
+    assert base["Update.payload"].docstring.value.startswith("what it sends besides")
     assert base["Update.size"].docstring.value == "|D_i|."
     assert "server step" in base["ServerState"].docstring.value
 

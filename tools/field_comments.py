@@ -25,10 +25,10 @@ def trailing_comment(source: str) -> str:
 
     Examples:
         >>> trailing_comment("lr: float = 0.1  # of Adam")
-        'Of Adam.'
+        'of Adam.'
     """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         text = token.string.lstrip("# ")
         if token.type == tokenize.COMMENT and not text.startswith(("noqa", "type:")):
-            return f"{text[0].upper()}{text[1:]}."
+            return f"{text}."
     return ""

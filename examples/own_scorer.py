@@ -2,8 +2,8 @@
 
 python examples/own_scorer.py
 
-From the command line, with this folder on the PYTHONPATH:
-fedaux-pl fit --config configs/quickstart.yaml --model.algorithm.scorer own_scorer.MeanSign
+From the command line, in this folder:
+fedaux-pl fit --config quickstart --model.algorithm.scorer own_scorer.MeanSign
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -140,14 +141,22 @@ def room_page(room: str) -> str:
     return "\n\n".join([f"# fedaux_pl.{room}", f"{about}", *entries])
 
 
+def docstring(room: str, name: str) -> str:
+    """Return the docstring of a public name; that of a type alias is only in the source."""
+    value = getattr(import_module(f"fedaux_pl.{room}"), name)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return inspect.getdoc(value) or ""
+    package = griffe.load("fedaux_pl", resolve_aliases=True)
+    return package[f"{room}.{name}"].docstring.value
+
+
 def index_page() -> str:
     """Return the table of all public names, each with the first line of its docstring."""
     parts = ["# API reference", "Names in bold are also in `fedaux_pl` itself."]
     for room in ROOMS:
         parts += [f"## [fedaux_pl.{room}]({room}.md)", "| name | what it is |\n| --- | --- |"]
         for name in public_names(room):
-            value = getattr(import_module(f"fedaux_pl.{room}"), name)
-            about = (inspect.getdoc(value) or "").partition("\n")[0].replace("|", "\\|")
+            about = docstring(room, name).partition("\n")[0].replace("|", "\\|")
             mark = "**" if name in fedaux_pl.__all__ else ""
             parts[-1] += f"\n| {mark}[`{name}`][fedaux_pl.{room}.{name}]{mark} | {about} |"
     return "\n\n".join(parts)

@@ -20,7 +20,8 @@ from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
 from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
 from fedaux_pl.scoring.release import clients_of
 
-ServerState = Mapping[str, State]  # what it keeps of one architecture, by the method's names
+ServerState = Mapping[str, State]
+"""Tensors that a server step keeps of one architecture, by the method's names for them."""
 
 
 @dataclass(frozen=True)

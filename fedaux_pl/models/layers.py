@@ -12,6 +12,7 @@ from fedaux_pl.errors import PrivacyError
 from fedaux_pl.models.classifier import check_real
 
 Norm = Literal["batch", "group"]
+"""The normalization of a network: BatchNorm, or GroupNorm, which has no running statistics."""
 
 _MAX_GROUPS = 32
 _MIN_CHANNELS_PER_GROUP = 4

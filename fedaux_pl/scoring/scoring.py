@@ -15,6 +15,7 @@ from fedaux_pl.scoring.release import VERSION, Privacy, ReleasedHead, stack_head
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
+"""The norm to which rows are clipped: a number, or where it comes from."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The scripts in paper/ and tools/: command lines as docs/paper.md gives them, and imports."""
+"""The scripts in paper/ and tools/: command lines as on docs/paper_figures.md, and imports."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ def test_every_script_is_on_the_page_and_says_what_it_makes(script):
     title, command, _note = re.match(r'"""(.*?)"""', text, re.DOTALL)[1].split("\n\n")
     assert re.match(r"(Figures?|Table) \d+", title)
     assert f"python paper/{script.name}" in command
-    assert f"| `{script.name}" in (ROOT / "docs" / "paper.md").read_text()
+    assert f"| `{script.name}" in (ROOT / "docs" / "paper_figures.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,8 @@ def commands(text):
 
 
 def printed():
-    """The block of docs/sites.md that runs the example."""
-    [block] = blocks(ROOT / "docs" / "sites.md", "bash")
-    return block
+    """The blocks of docs/sites.md that set sites up and that run the example."""
+    return blocks(ROOT / "docs" / "sites.md", "bash")
 
 
 def test_the_pages_name_the_same_commands_and_files(tmp_path, monkeypatch, capsys):
@@ -35,9 +34,9 @@ def test_the_pages_name_the_same_commands_and_files(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     assert main(["sites", "init", "--sites", "hospital-a,hospital-b", "--server", "HOST"]) == 0
     written = capsys.readouterr().out
-    [readme] = [block for block in blocks(ROOT / "README.md", "bash") if "sites init" in block]
-    assert "nvflare provision -p sites/project.yml -w sites/kits" in " ".join(readme.split())
-    for text in (written, readme, printed()):
+    setup, example = printed()
+    assert "nvflare provision -p sites/project.yml -w sites/kits" in setup
+    for text in (written, setup, example):
         found = commands(text)
         assert found["fedaux-pl fit"] == commands(written)["fedaux-pl fit"]
         assert found["fedaux-pl site"][:6] == commands(written)["fedaux-pl site"][:6]
@@ -55,7 +54,8 @@ def test_the_example_runs_as_printed(tmp_path):
     run = tmp_path / "examples" / "sites" / "run.yaml"
     run.write_text(run.read_text().replace("max_epochs: 5", "max_epochs: 2"))
     port = str(free_port())
-    block = printed().replace("8402", port).replace("init", f"init --port {port}", 1)
+    _, example = printed()
+    block = example.replace("8402", port).replace("init", f"init --port {port}", 1)
     folders = {name: str(tmp_path) for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(

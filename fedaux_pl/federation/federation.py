@@ -9,6 +9,7 @@ an interrupted run resumes after its last finished round.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import FurtherRelease, Released, Update
@@ -209,6 +210,7 @@ class Federation(FederationModule):
         progress.increment_ready()
         progress.increment_completed()
 
+    @torch.inference_mode(False)  # tests run in it, and fine-tuning needs gradients
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 

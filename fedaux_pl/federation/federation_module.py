@@ -363,4 +363,6 @@ class FederationModule(Students):
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])
         federation.history, federation.loaded_from = content["history"], Path(checkpoint_path)
+        federation.metrics = content["round"]
+        federation.carried.client_states = content["client_states"]  # clients are evaluated by them
         return federation.to(map_location or "cpu").eval()

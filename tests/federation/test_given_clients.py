@@ -9,11 +9,13 @@ from PIL import Image
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedBN
+from fedaux_pl.cli import verbs
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from tests.cli.test_cli import QUICKSTART
+from fedaux_pl.federation import Federation
+from tests.command_line import QUICKSTART, command
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -26,6 +28,15 @@ class Wards(FewDigits):
         examples = super().train()
         owners = torch.arange(len(examples)) % 4 % 3
         return replace(examples, clients=owners, client_names=("north", "south", "west"))
+
+
+class NamedWards(Wards):
+    """Test data name their clients, too."""
+
+    def test(self):
+        examples, names = super().test(), super().train().client_names
+        owners = torch.arange(len(examples)) % len(names)
+        return replace(examples, clients=owners, client_names=names)
 
 
 def run(root, rounds, validation=0.25, ckpt_path=None):
@@ -52,6 +63,37 @@ def test_clients_have_no_own_models_before_the_first_round(tmp_path):
     federation, data = create(FedBN()), split(3, private=Wards(), validation_fraction=0.25)
     fit(tmp_path, federation, 1, data, num_sanity_val_steps=1)
     assert federation.metrics.keys() > {f"val/client_accuracy/{n}" for n in data.client_names}
+
+
+@pytest.mark.parametrize(("method", "memory"), [("FedAvg", "device"), ("FedBN", "host")])
+@pytest.mark.usefixtures("without_figures")
+def test_clients_fine_tune_in_every_evaluation(method, memory, tmp_path):
+    """Lightning tests in inference mode, where nothing can be trained."""
+    options = [f"--data.private={__name__}.NamedWards", f"--data.memory={memory}"]
+    options += ["--data.validation_fraction=0.25", "--trainer.max_epochs=1"]
+    options += [f"--model.algorithm={method}", "--model.local.fine_tuning=1"]
+    options += ["--model.clients={resnet8: 3}", "--model.model_options={width: 0.125}"]
+
+    def by_client(trainer):
+        return {k: float(v) for k, v in trainer.callback_metrics.items() if "client_" in k}
+
+    _, *args = command("fit", tmp_path, *options)
+    fitted = verbs.fit(args)
+    best, data = fitted.best.best_model_path, fitted.datamodule
+    args += [f"--ckpt_path={best}"]
+    expected = by_client(fitted.trainer)
+    assert "client_accuracy/north" in expected
+    assert by_client(verbs.test([*args, "--trainer.inference_mode=false"]).trainer) == expected
+    tested = verbs.test(args)
+    assert by_client(tested.trainer) == expected
+    [again] = tested.trainer.test(tested.model, datamodule=data, verbose=False)
+    assert again.items() >= expected.items()
+    loaded = Federation.load_from_checkpoint(best)
+    [again] = tested.trainer.test(loaded, datamodule=data, verbose=False)
+    assert again.items() >= expected.items()
+    validated = by_client(verbs.validate(args).trainer)
+    assert "val/client_accuracy/north" in validated
+    assert fitted.model.history[-1].items() >= validated.items()
 
 
 def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):

@@ -109,7 +109,10 @@ class FederationModule(Students):
         if self.sites_evaluate:
             checks.check_monitors(self.trainer)
         has_validation = self.data.validation_examples is not None
-        checks.check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
+        further = self.monitored_metrics
+        if self.data.holds == "private" or self.data.evaluation_examples.clients is None:
+            further = {k: v for k, v in further.items() if "_client/" not in k}
+        checks.check_trainer(self.trainer, self.clients, has_validation, further)
         if stage == "fit":
             optimizer = self.local.optimizer_settings.plain()
             self.algorithm.check_clients(optimizer, str(self.trainer.precision))

@@ -31,12 +31,12 @@ class Wards(FewDigits):
 
 
 class NamedWards(Wards):
-    """Test data name their clients, too."""
+    """Wards whose test samples are of two of the three clients."""
 
     def test(self):
-        examples, names = super().test(), super().train().client_names
-        owners = torch.arange(len(examples)) % len(names)
-        return replace(examples, clients=owners, client_names=names)
+        examples = super().test()
+        owners = torch.arange(len(examples)) % 2
+        return replace(examples, clients=owners, client_names=("north", "west"))
 
 
 def run(root, rounds, validation=0.25, ckpt_path=None):

@@ -112,6 +112,12 @@ def test_a_run_measures_each_client_and_writes_it(tmp_path, capsys):
     shares = {"north": correct[0::2].mean().item(), "west": correct[1::2].mean().item()}
     assert {n: last[f"client_accuracy/{n}"] for n in shares} == pytest.approx(shares)
     assert last["mean_client/accuracy"] == pytest.approx(sum(shares.values()) / 2)
+    predicted = probabilities.argmax(dim=1)
+    for client, name in enumerate(["north", "west"]):
+        table = torch.zeros(10, 10, dtype=torch.int64)
+        for label, answer in zip(test.targets[client::2], predicted[client::2], strict=True):
+            table[label, answer] += 1
+        assert torch.equal(federation.client_confusions[name], table)
     reference = classification.MulticlassF1Score(10)(probabilities, test.targets)
     assert last["f1"] == pytest.approx(float(reference), abs=1e-6)
     summary = json.loads((tmp_path / "summary.json").read_text())

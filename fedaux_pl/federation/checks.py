@@ -89,6 +89,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
     for name in clients:
         check_model(name, **options_of(name, clients, options))
     given["algorithm"].check_architectures(clients)
+    if given["local"].class_weights != "none" and not given["algorithm"].trains_clients:
+        raise ConfigurationError(
+            f"local.class_weights is {given['local'].class_weights}, but clients of "
+            f"{given['algorithm'].name} do not train: set it to none"
+        )
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:

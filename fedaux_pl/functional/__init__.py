@@ -23,6 +23,7 @@ from fedaux_pl.functional.integer_statistics import residuals_unit as residuals_
 from fedaux_pl.functional.integer_statistics import statistics_unit as statistics_unit
 from fedaux_pl.functional.integer_statistics import sum_integer_residuals as sum_integer_residuals
 from fedaux_pl.functional.integer_statistics import sum_integers as sum_integers
+from fedaux_pl.functional.losses import balanced_weights as balanced_weights
 from fedaux_pl.functional.losses import distillation_loss as distillation_loss
 from fedaux_pl.functional.losses import nt_xent_loss as nt_xent_loss
 from fedaux_pl.functional.losses import proximal_penalty as proximal_penalty

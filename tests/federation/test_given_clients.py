@@ -14,7 +14,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation import Federation
+from fedaux_pl.federation import Federation, LocalTraining
 from tests.command_line import QUICKSTART, command
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
@@ -94,6 +94,22 @@ def test_clients_fine_tune_in_every_evaluation(method, memory, tmp_path):
     validated = by_client(verbs.validate(args).trainer)
     assert "val/client_accuracy/north" in validated
     assert fitted.model.history[-1].items() >= validated.items()
+
+
+@pytest.mark.cuda
+def test_clients_fine_tune_in_a_test_with_captured_steps(tmp_path):
+    """The test trains with the captured steps of the fit; a new run captures steps of its own."""
+    local = LocalTraining(batch_size=16, epochs=4, fine_tuning=4, class_weights="balanced")
+    federation, data = create(FedBN(), local=local), split(3, private=NamedWards())
+    trainer = fit(tmp_path, federation, 2, data, accelerator="gpu")
+    measured = {k: v for k, v in federation.history[-1].items() if k.startswith("client_acc")}
+    assert len(measured) == 2
+    [tested] = trainer.test(federation, datamodule=data, verbose=False)
+    assert {name: tested[name] for name in measured} == measured
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = Federation.load_from_checkpoint(tmp_path / "last.ckpt")
+    [tested] = trainer.test(loaded, datamodule=data, verbose=False)
+    assert {name: tested[name] for name in measured} == pytest.approx(measured, abs=0.06)
 
 
 def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):

@@ -60,6 +60,11 @@ def test_defaults(settings, epochs, batch_size, lr):
         (LocalTraining, {"batchnorm": "eval"}, "local.batchnorm must be batch or frozen, but is"),
         (
             LocalTraining,
+            {"class_weights": "b"},
+            "local.class_weights must be none or balanced, but",
+        ),
+        (
+            LocalTraining,
             {"augmentation": ["flip"]},
             "local.augmentation must be flip, crop_flip, r",
         ),

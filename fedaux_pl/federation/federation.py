@@ -114,7 +114,7 @@ class Federation(FederationModule):
     def _learn_h0(self, preparation: Preparation) -> None:
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
-            self.h0 = {name: preparation.pretrain(name, student) for name, student in students}
+            self._h0 = {name: preparation.pretrain(name, student) for name, student in students}
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
 

@@ -1,7 +1,7 @@
 """The notes of a run: that scores do nothing, that a class has no client, and so on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,11 @@ class RunNotes:
             self._of_data += _describe_clients(federation)
         found = list(self._of_data)
         keys = [f"{data}certainty/effective_teachers" for data in ("", "val/")]
-        if effective := [e[key] for e in federation.history for key in keys if key in e]:
-            teachers = len(federation.select_clients(1))
-            if text := describe_effective_teachers(effective, teachers):
+        measured = [(e, e[key]) for e in federation.history for key in keys if key in e]
+        if measured:
+            present = len(federation.select_clients(1))
+            teachers = [_count_teachers(entry, present) for entry, _ in measured]
+            if text := describe_effective_teachers([value for _, value in measured], teachers):
                 found.append(("effective teachers", text))
         new, self._seen = federation.history[self._seen :], len(federation.history)
         for round_ in (int(entry["round"]) for entry in new):
@@ -57,20 +59,26 @@ class RunNotes:
         return found + [("missing classes", text) for text in incomplete]
 
 
-def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
+def _count_teachers(entry: Mapping[str, float], present: int) -> int:
+    """The clients that taught in a round, whose ``present`` ones are in the memory after it."""
+    return int(entry.get("memory/clients", present) + entry.get("memory/forgotten", 0))
+
+
+def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[int]) -> str | None:
     """Say that the scores are nearly uniform, if they are in all rounds.
 
     ``effective`` is, for each round, the mean over x of 1 / sum_i w_i(x)^2 for weights w_i(x) that
-    sum to 1: n if n teachers have equal weights, 1 if one has all of it.
+    sum to 1: n if n ``teachers`` have equal weights, 1 if one has all of it.
 
     Examples:
-        >>> describe_effective_teachers([9.99], 10).split(":")[0]
+        >>> describe_effective_teachers([9.99], [10]).split(":")[0]
         'effective teachers 9.99 of 10'
     """
-    if teachers < 2 or min(effective) < UNIFORM * teachers:
+    pairs = zip(effective, teachers, strict=True)
+    if max(teachers) < 2 or any(value < UNIFORM * count for value, count in pairs):
         return None
     return (
-        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores are nearly uniform, "
+        f"effective teachers {effective[-1]:.2f} of {teachers[-1]}: the scores are nearly uniform, "
         "this run equals FedDF"
     )
 

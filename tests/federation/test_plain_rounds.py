@@ -107,11 +107,13 @@ class PlainRounds:
         for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
             last_round, logits = self.memory[client]
             remembered.append((client, algorithm.discount ** (round_ - last_round), logits))
-        weighted, weight = torch.zeros(()), torch.zeros(())
+        weighted, weight, squares = torch.zeros(()), torch.zeros(()), torch.zeros(())
         for client, discount, logits in own + remembered:
             score = torch.ones_like(logits[:, 0]) if scores is None else scores[client]
             weighted = weighted + (score * discount)[:, None] * logits
             weight = weight + score * discount
+            squares = squares + (score * discount).square()
+        self.effective_teachers = float((weight.square() / squares).mean())
         if algorithm.remember:
             self.memory |= {i: (round_, unpack_logits(pack_logits(f))) for i, _, f in own}
         return (weighted / weight[:, None]).softmax(dim=-1)
@@ -162,6 +164,9 @@ class ComparePlain(FederationCallback):
         self.states = self.plain.run(self.rounds, self.states)
         for name, model in federation.students.items():
             federations.assert_same(self.states[name], dict(model.state_dict()))
+        effective = federation.metrics.get("certainty/effective_teachers")
+        if effective is not None:
+            assert effective == pytest.approx(self.plain.effective_teachers)
 
 
 @pytest.mark.parametrize(

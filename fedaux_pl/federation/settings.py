@@ -1,4 +1,8 @@
-"""The settings of the three kinds of training; the defaults are the paper's for images."""
+"""The settings of the three kinds of training.
+
+Defaults are the paper's for images where it gives them: Adam, the learning rates, the batch sizes,
+one epoch of clients and students. The epochs and the temperature of the pre-training are ours.
+"""
 
 import math
 from collections.abc import Sequence
@@ -235,7 +239,7 @@ class Pretraining(TrainingSettings):
 
     epochs: int = 100
     batch_size: int = 512
-    temperature: float = 0.5
+    temperature: float = 0.2
     views: ViewSettings = ViewSettings()  # noqa: RUF009 - frozen
     objective: Objective = "masked"
     mask_rate: float = 0.15

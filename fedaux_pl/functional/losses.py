@@ -89,6 +89,6 @@ def balanced_weights(labels: Tensor) -> Tensor:
         >>> balanced_weights(torch.tensor([7, 7, 7, 2]))
         tensor([0.6667, 0.6667, 0.6667, 2.0000])
     """
-    _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
-    weights = len(labels) / (len(counts) * counts.double())
-    return weights.float()[classes]
+    counts = torch.bincount(labels)
+    occurring = int((counts > 0).sum())
+    return (len(labels) / (occurring * counts[labels].double())).float()

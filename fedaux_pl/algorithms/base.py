@@ -135,9 +135,8 @@ class Ensemble:
     @cached_property
     def absent_ages(self) -> dict[int, int]:
         """The age in rounds of the logits of each absent client, ordered by id."""
-        own = self.memory.absent(self.part, self.round.clients)
-        rounds = self.processes.merge({client: memory.round for client, memory in own.items()})
-        return {client: self.round.number - rounds[client] for client in sorted(rounds)}
+        now, present = self.round.number, self.round.clients
+        return self.memory.ages(self.part, now, present, self.processes)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ class FedProx(Algorithm):
     """FedAVG with the proximal term mu/2 |theta - theta_0|^2 in the clients' loss.
 
     Args:
-        mu: The strength of the term; 0 is FedAVG. The paper tunes it in 1e-5 ... 1e-2.
+        mu: The strength of the term; 0 is FedAVG. The paper tunes lambda in 1e-5 ... 1e-2; without
+            the factor 1/2 in the authors' code, mu = 2 lambda.
     """
 
     def __init__(self, mu: float = 1e-3, pretrained: bool = False) -> None:

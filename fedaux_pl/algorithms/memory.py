@@ -81,6 +81,14 @@ class TeacherMemory:
             if client not in present and part in memory.logits
         }
 
+    def ages(
+        self, part: str, round_: int, present: Collection[int], processes: Processes
+    ) -> dict[int, int]:
+        """The age in rounds of the logits of each process's absent clients, ordered by id."""
+        own = {client: memory.round for client, memory in self.absent(part, present).items()}
+        rounds = processes.merge(own)
+        return {client: round_ - rounds[client] for client in sorted(rounds)}
+
     def discard(self) -> None:
         """Drop the logits that were collected since the last ``commit``."""
         self._pending.clear()

@@ -1,21 +1,25 @@
-"""The checkpoint of the round with the best accuracy on validation data."""
+"""The checkpoint of the best round on validation data."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
+
+from fedaux_pl.errors import ConfigurationError
 
 METRIC = "val/accuracy"
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps ``best.ckpt``, the round with the best ``val/accuracy``; nothing without such a metric.
+    """Keeps ``best.ckpt``, the best round on validation data; nothing without such data.
 
     Put it before other checkpoint callbacks, so that their files know the best round so far:
     otherwise a resumed run may replace it by a worse one.
 
     Args:
+        monitor: The metric to choose by, such as ``val/mean_client/accuracy``.
+        mode: ``max`` if a higher value is better, ``min`` if a lower one is.
         **options: Further arguments of Lightning's ModelCheckpoint, such as ``dirpath``.
 
     Examples:
@@ -23,9 +27,12 @@ class BestCheckpoint(ModelCheckpoint):
         'val/accuracy'
     """
 
-    def __init__(self, **options: Any) -> None:
-        options = {"filename": "best", "enable_version_counter": False, **options}
-        super().__init__(monitor=METRIC, mode="max", **options)
+    def __init__(
+        self, monitor: str = METRIC, mode: Literal["max", "min"] = "max", **options: Any
+    ) -> None:
+        defaults: dict[str, Any] = {"filename": "best", "enable_version_counter": False}
+        defaults |= {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+        super().__init__(monitor=monitor, mode=mode, **(defaults | options))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best round, also if the folder of the run has another path now."""
@@ -47,11 +54,17 @@ class BestCheckpoint(ModelCheckpoint):
         return str(here) if here.is_file() else path
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save a better round, if rounds are measured on validation data."""
-        if METRIC in trainer.callback_metrics:
+        """Save a better round, if the metric was measured."""
+        if self.monitor in trainer.callback_metrics:
             super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save a better round, if rounds are measured on validation data."""
-        if METRIC in trainer.callback_metrics:
+        """Save a better round, if the metric was measured; raise if another one was."""
+        logged = trainer.callback_metrics
+        if self.monitor in logged:
             super().on_train_epoch_end(trainer, pl_module)
+        elif METRIC in logged:
+            raise ConfigurationError(
+                f"BestCheckpoint: got monitor {self.monitor}, which is not logged; expected one of "
+                f"{', '.join(sorted(logged))}"
+            )

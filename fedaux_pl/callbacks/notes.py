@@ -1,7 +1,7 @@
 """The notes of a run: that scores do nothing, that a class has no client, and so on."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -66,27 +66,37 @@ class RunNotes:
 def _describe_scores(federation: RunView) -> str | None:
     """Say that the scores are nearly uniform, if they were measured and are."""
     key = "certainty/effective_teachers"
-    values = [entry.get(key, entry.get(f"val/{key}")) for entry in federation.history]
-    effective = [value for value in values if value is not None]
-    if not effective:
-        return None
-    return describe_effective_teachers(effective, len(federation.select_clients(1)))
+    present = len(federation.select_clients(1))
+    effective = []
+    teachers = []
+    for entry in federation.history:
+        value = entry.get(key, entry.get(f"val/{key}"))
+        if value is not None:
+            effective.append(value)
+            teachers.append(_count_teachers(entry, present))
+    return describe_effective_teachers(effective, teachers) if effective else None
 
 
-def describe_effective_teachers(effective: Sequence[float], teachers: int) -> str | None:
+def _count_teachers(entry: Mapping[str, float], present: int) -> int:
+    """The clients that taught in a round, whose ``present`` ones are in the memory after it."""
+    return int(entry.get("memory/clients", present) + entry.get("memory/forgotten", 0))
+
+
+def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[int]) -> str | None:
     """Say that the scores are nearly uniform, if they are in all rounds.
 
     ``effective`` is, for each round, the mean over x of 1 / sum_i w_i(x)^2 for weights w_i(x) that
-    sum to 1: n if n teachers have equal weights, 1 if one has all of it.
+    sum to 1: n if n ``teachers`` have equal weights, 1 if one has all of it.
 
     Examples:
-        >>> describe_effective_teachers([9.99], 10).split(":")[0]
+        >>> describe_effective_teachers([9.99], [10]).split(":")[0]
         'effective teachers 9.99 of 10'
     """
-    if teachers < 2 or min(effective) < UNIFORM * teachers:
+    pairs = zip(effective, teachers, strict=True)
+    if max(teachers) < 2 or any(value < UNIFORM * count for value, count in pairs):
         return None
     return (
-        f"effective teachers {effective[-1]:.2f} of {teachers}: the scores are nearly uniform, "
+        f"effective teachers {effective[-1]:.2f} of {teachers[-1]}: the scores are nearly uniform, "
         "this run equals FedDF"
     )
 

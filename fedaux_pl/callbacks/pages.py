@@ -108,8 +108,8 @@ def _meanings(federation: RunView) -> Iterator[tuple[str, str]]:
     if federation.scores:
         meaning = (
             "how many equally weighted teachers would be as concentrated as the scores make them, "
-            "the mean of 1 / (sum of squared weights). As many as took part: the scores are "
-            "nearly uniform. 1: a single client decides about each sample"
+            "the mean of 1 / (sum of squared weights). As many as teach, remembered ones "
+            "included: the scores are nearly uniform. 1: a single client decides about each sample"
         )
         yield "effective teachers", meaning
     yield "loss", "what clients and, in methods with distillation, the server minimize"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, count
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = "clients.csv"
+_UNSAFE = r"[^\w.+-]"  # in file names: clients have names of the user's
 _Figures = Callable[[RunView], Iterable[tuple[str, "Figure"]]]
 
 
@@ -227,7 +229,7 @@ class FederationReport(FederationCallback):
         for name, figure in figures(federation):
             picture = rasterize(figure)
             if folder is not None:
-                path = folder / "figures" / f"{name.replace('/', '_')}.png"
+                path = folder / "figures" / f"{re.sub(_UNSAFE, '_', name)[:100]}.png"
                 write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
                 log_figure(logger, name, picture, len(federation.history))

@@ -65,12 +65,19 @@ def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
 
 
 def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
-    """Yield the confusion matrix, unless nothing was evaluated, or it is private."""
+    """Yield the confusion matrices, of all samples and of each client that the data name.
+
+    None if nothing was evaluated, or if they are private.
+    """
     if federation.confusion is not None and federation.shows_classes:
         is_held_out = any("val/accuracy" in entry for entry in federation.history)
         data = "validation data" if is_held_out else "test data"
-        figure = counts.confusion_figure(federation.confusion, federation.data.classes, data)
+        classes = federation.data.classes
+        figure = counts.confusion_figure(federation.confusion, classes, data)
         yield "evaluation/confusion", figure
+        for client, table in federation.client_confusions.items():
+            figure = counts.confusion_figure(table, classes, f"{data} of {client}")
+            yield f"evaluation/confusion/{client}", figure
 
 
 def class_counts(federation: Any) -> NDArray[np.int64] | None:

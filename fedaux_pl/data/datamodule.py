@@ -21,7 +21,7 @@ from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError
-from fedaux_pl.functional import derive_seed
+from fedaux_pl.functional import balanced_weights, derive_seed
 
 
 class FederatedDataModule(pl.LightningDataModule):
@@ -171,7 +171,8 @@ class FederatedDataModule(pl.LightningDataModule):
         """Move all data to a device, as ``setup`` does under a Trainer."""
         self._private = self._loaded().to(device)
         self._public = self._public and self._public.to(device)
-        self.__dict__.pop("distill_labels", None)  # of the former data or device
+        for name in ("distill_labels", "sample_weights"):
+            self.__dict__.pop(name, None)  # of the former data or device
         return self
 
     def _loaded(self) -> PrivateData:
@@ -365,12 +366,31 @@ class FederatedDataModule(pl.LightningDataModule):
         return self.validation_examples or self.test_examples
 
     def client_batches(
-        self, index: int, batch_size: int = 32, seed: int = 0, **options: Any
+        self,
+        index: int,
+        batch_size: int = 32,
+        seed: int = 0,
+        balanced: bool = False,
+        **options: Any,
     ) -> TensorBatches:
-        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches."""
+        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches.
+
+        If ``balanced``, they have a third tensor, the ``sample_weights``.
+        """
         train, subset = self._train(), self.client_indices[index]
         options |= self._shuffled(batch_size, len(subset), holdings.CLIENT, index, seed)
-        return TensorBatches(train.inputs, train.targets, subset=subset, **options)
+        weights = (self.sample_weights,) if balanced else ()
+        return TensorBatches(train.inputs, train.targets, *weights, subset=subset, **options)
+
+    @cached_property
+    def sample_weights(self) -> Tensor:
+        """For each training sample the weight that balances the classes of its client."""
+        targets = self._train().targets
+        labels = targets.cpu()
+        weights = torch.ones(len(labels))  # of samples that are held out
+        for own in self.client_indices:
+            weights[own] = balanced_weights(labels[own])
+        return weights.to(targets.device)
 
     def distill_batches(
         self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any

@@ -52,6 +52,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         corrected=algorithm.has_payload,
         label_smoothing=local.label_smoothing,
         batchnorm=local.batchnorm,
+        weighted=local.class_weights == "balanced",
     )
     pool = LocalClients(context, modules, local, algorithm)
     if federation.create_pool is not None:

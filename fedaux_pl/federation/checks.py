@@ -13,7 +13,7 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from fedaux_pl.algorithms import Algorithm
-from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.callbacks.best_checkpoint import METRIC, BestCheckpoint
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.engine import isolated_rng
@@ -89,6 +89,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
     for name in clients:
         check_model(name, **options_of(name, clients, options))
     given["algorithm"].check_architectures(clients)
+    if given["local"].class_weights != "none" and not given["algorithm"].trains_clients:
+        raise ConfigurationError(
+            f"local.class_weights is {given['local'].class_weights}, but clients of "
+            f"{given['algorithm'].name} do not train: set it to none"
+        )
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
@@ -220,8 +225,8 @@ def _check_callbacks(
                 f"trainer.callbacks: {type(callback).__name__} changes a training with one "
                 "optimizer, which a federation does not have: leave it out"
             )
-    known = {type(callback).__module__.partition(".")[0] for callback in callbacks}
-    if not known <= {"pytorch_lightning", "fedaux_pl"}:
+    packages = {type(callback).__module__.partition(".")[0] for callback in callbacks}
+    if not packages <= {"pytorch_lightning", "fedaux_pl"}:
         return  # a callback of the user can log metrics of its own
     better = {"accuracy": True, **{f"accuracy/{name}": True for name in architectures}, **further}
     names = list(better)
@@ -231,7 +236,7 @@ def _check_callbacks(
     for callback in callbacks:
         if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
             continue
-        if isinstance(callback, BestCheckpoint):
+        if isinstance(callback, BestCheckpoint) and callback.monitor == METRIC:
             continue  # it saves nothing without validation data
         if isinstance(callback, EarlyStopping) and not trainer.limit_val_batches:
             raise ValueError(
@@ -243,11 +248,12 @@ def _check_callbacks(
             remedy = did_you_mean(callback.monitor, metrics)
             if callback.monitor in on_validation:
                 remedy = ": set data.validation_fraction, e.g. to 0.1, to have validation data"
-            # not all data name their clients
-            listed = ", ".join(n for n in [*metrics, *losses] if "_client/" not in n)
+            known = [*metrics, *losses]
+            if has_validation is None:  # the data, which may name no clients, are not loaded yet
+                known = [name for name in known if "_client/" not in name]
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} must monitor one of {listed}, but "
-                f"monitors {callback.monitor}{remedy}"
+                f"trainer.callbacks: {type(callback).__name__} must monitor one of "
+                f"{', '.join(known)}, but monitors {callback.monitor}{remedy}"
             )
         is_better = better.get(callback.monitor.removeprefix("val/"))
         if is_better is not None and (callback.mode == "max") != is_better:

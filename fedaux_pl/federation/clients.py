@@ -219,7 +219,11 @@ class LocalClients:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(
             self.context.data.client_batches(
-                client, self.settings.batch_size, round_, augmentation=self.settings.augment
+                client,
+                self.settings.batch_size,
+                round_,
+                balanced=self.settings.class_weights == "balanced",
+                augmentation=self.settings.augment,
             ),
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
@@ -121,7 +122,7 @@ class Federation(FederationModule):
     def _learn_h0(self, preparation: Preparation) -> None:
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
-            self.h0 = {name: preparation.pretrain(name, student) for name, student in students}
+            self._h0 = {name: preparation.pretrain(name, student) for name, student in students}
             for name, state in self.h0.items():
                 load_backbone(self.students[name], state)
 
@@ -212,6 +213,7 @@ class Federation(FederationModule):
         progress.increment_ready()
         progress.increment_completed()
 
+    @torch.inference_mode(False)  # tests run in it, and fine-tuning needs gradients
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 

@@ -1,10 +1,11 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import torch
@@ -19,6 +20,7 @@ from fedaux_pl.data import augmentation
 from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import CarriedState
@@ -27,6 +29,7 @@ from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
@@ -82,7 +85,7 @@ class FederationModule(Students):
 
     def _begin(self) -> None:
         """Forget everything that a run has learned."""
-        self.h0: dict[str, dict[str, Tensor]] = {}  # weights by architecture
+        self._h0: dict[str, dict[str, Tensor]] = {}
         self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
         self.plan: Plan = {}  # the steps in which clients release
         self.releases: dict[str, Collected] = {}  # what they have released so far, by step
@@ -109,7 +112,10 @@ class FederationModule(Students):
         if self.sites_evaluate:
             checks.check_monitors(self.trainer)
         has_validation = self.data.validation_examples is not None
-        checks.check_trainer(self.trainer, self.clients, has_validation, self.monitored_metrics)
+        further = self.monitored_metrics
+        if self.data.holds == "private" or self.data.evaluation_examples.clients is None:
+            further = {k: v for k, v in further.items() if "_client/" not in k}
+        checks.check_trainer(self.trainer, self.clients, has_validation, further)
         if stage == "fit":
             optimizer = self.local.optimizer_settings.plain()
             self.algorithm.check_clients(optimizer, str(self.trainer.precision))
@@ -155,6 +161,18 @@ class FederationModule(Students):
         for collected in self.releases.values():
             return collected.heads
         return []
+
+    @property
+    def h0(self) -> Mapping[str, State]:
+        """The weights of h_0 by architecture, which a run learns; empty before."""
+        return MappingProxyType(self._h0)
+
+    @h0.setter
+    def h0(self, _: object) -> None:
+        raise ConfigurationError(
+            "federation.h0 cannot be set, because a run learns h_0 itself: leave it out; with "
+            "pretraining.epochs 0 h_0 has the weights that come with the model"
+        )
 
     @property
     def all_heads(self) -> list[ReleasedHead]:
@@ -298,7 +316,7 @@ class FederationModule(Students):
             "input_format": data.input_format,
             "history": self.history,
             "round": self.metrics,  # not in the history if saved right after validation
-            "h0": self.h0,
+            "h0": self._h0,
             "site_sizes": dict(data.site_sizes),
             "releases": {
                 name: {
@@ -323,7 +341,7 @@ class FederationModule(Students):
         # earlier releases did not save the number of threads
         self.use_threads(content["settings"].setdefault("threads", self.threads))
         checkpoints.check_resumable(content, self.settings())
-        self.history, self.metrics, self.h0 = content["history"], content["round"], content["h0"]
+        self.history, self.metrics, self._h0 = content["history"], content["round"], content["h0"]
         self.data.site_sizes |= content.get("site_sizes", {})
         if self.plan:
             for name, saved in content["releases"].items():
@@ -371,4 +389,6 @@ class FederationModule(Students):
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])
         federation.history, federation.loaded_from = content["history"], Path(checkpoint_path)
+        federation.metrics = content["round"]
+        federation.carried.client_states = content["client_states"]  # clients are evaluated by them
         return federation.to(map_location or "cpu").eval()

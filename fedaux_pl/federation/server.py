@@ -174,14 +174,24 @@ class Server:
             metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
         if round_.scores and round_.clients:
             certainty = round_.scores["distill"][list(round_.clients)]
-            weights = certainty / certainty.sum(dim=0).clamp(min=_LEAST)
             metrics |= {
                 "certainty/mean": float(certainty.mean()),
                 "certainty/min": float(certainty.min()),
                 "certainty/max": float(certainty.max()),
-                "certainty/effective_teachers": float((1 / weights.square().sum(dim=0)).mean()),
+                "certainty/effective_teachers": self._effective_teachers(round_),
             }
         return metrics
+
+    def _effective_teachers(self, round_: Round) -> float:
+        """Return the mean over D_distill of 1 / sum_i w_i(x)^2, remembered teachers included."""
+        memory, processes = self.context.carried.memory, self.context.processes
+        absent = memory.ages("distill", round_.number, round_.clients, processes)
+        ages = dict.fromkeys(round_.clients, 0) | absent
+        scores = round_.scores["distill"][list(ages)]
+        discounts = torch.tensor([memory.discount**age for age in ages.values()]).to(scores)
+        scores = scores * discounts[:, None]
+        weights = scores / scores.sum(dim=0).clamp(min=_LEAST)
+        return float((1 / weights.square().sum(dim=0)).mean())
 
     def _aggregate(
         self, round_: Round, part: str, on_prediction: Callable[[Tensor], None]

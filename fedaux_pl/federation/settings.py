@@ -1,4 +1,8 @@
-"""The settings of the three kinds of training; the defaults are the paper's for images."""
+"""The settings of the three kinds of training.
+
+Defaults are the paper's for images where it gives them: Adam, the learning rates, the batch sizes,
+one epoch of clients and students. The epochs and the temperature of the pre-training are ours.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,6 +24,7 @@ from fedaux_pl.modules.language_modeling import check_options as check_language_
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 Schedule = Literal["constant", "cosine", "step"]
+ClassWeights = Literal["none", "balanced"]
 
 _MAX_COUNT = 2**31 - 1
 
@@ -160,6 +165,8 @@ class LocalTraining(RoundTraining):
         fine_tuning: Where test or validation data name their client, the epochs for which the
             server's model is trained on the client's data before it is evaluated on them; 0 for
             none. Every evaluated round costs that training of all clients.
+        class_weights: ``balanced`` weights the loss of each sample by N / (K n_c): the client has N
+            samples of K classes, n_c of the sample's. ``none`` weights all alike.
     """
 
     option: ClassVar[str] = "local"
@@ -167,6 +174,7 @@ class LocalTraining(RoundTraining):
     label_smoothing: float = 0.0
     batchnorm: BatchNormMode = "batch"
     fine_tuning: int = 0
+    class_weights: ClassWeights = "none"
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -176,6 +184,7 @@ class LocalTraining(RoundTraining):
                 f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
             )
         check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+        check_choice("class_weights", self.class_weights, get_args(ClassWeights))
 
 
 @dataclass(frozen=True)
@@ -230,7 +239,7 @@ class Pretraining(TrainingSettings):
 
     epochs: int = 100
     batch_size: int = 512
-    temperature: float = 0.5
+    temperature: float = 0.2
     views: ViewSettings = ViewSettings()  # noqa: RUF009 - frozen
     objective: Objective = "masked"
     mask_rate: float = 0.15

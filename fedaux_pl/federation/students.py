@@ -23,6 +23,8 @@ from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 _LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
 MAX_CLASSES = 20
 """With more classes there is no metric of each class's accuracy; the confusion matrix has them."""
+MAX_CONFUSIONS = 20
+"""The clients that have a confusion matrix of their own, where the evaluated data name them."""
 _Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
@@ -72,6 +74,7 @@ class Students(pl.LightningModule):
         self.students = ModulesByName()  # the models; empty until ``create_students``
         self.classes: tuple[str, ...] = ()
         self.confusion: Tensor | None = None  # (C, C), of the last evaluation
+        self.client_confusions: dict[str, Tensor] = {}  # of clients that the evaluated data name
         # of each batch: predicted classes (N, S + 1), labels (N,), the ensemble's logits if needed
         self._predictions: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -196,11 +199,10 @@ class Students(pl.LightningModule):
         """Return accuracies, chosen metrics and all metrics by client, after all batches."""
         votes, labels, logits = (torch.cat(part) for part in zip(*self._predictions, strict=True))
         self._predictions.clear()
-        names, count = [f"{ACCURACY}/{name}" for name in self.students], len(self.classes)
+        names = [f"{ACCURACY}/{name}" for name in self.students]
         right = (votes == labels[:, None]).sum(dim=0) / len(labels)
         found = dict(zip([*names, ACCURACY], right.tolist(), strict=True))
-        cells = torch.bincount(labels.long() * count + votes[:, -1], minlength=count**2)
-        self.confusion = cells.view(count, count)
+        self.confusion = self._count(labels, votes[:, -1])
         found |= self.class_accuracies()
         if self.chosen_metrics:
             found |= {k: v for k, v in self.evaluation(logits, labels).items() if k != ACCURACY}
@@ -209,7 +211,19 @@ class Students(pl.LightningModule):
             client_names = self.client_labels(examples.client_names)
             logits = self.client_logits(examples, logits)
             found |= self.evaluation.by_client(logits, labels, clients, client_names)
+            self.client_confusions = {}
+            for number, name in enumerate(client_names[:MAX_CONFUSIONS]):
+                rows = (clients == number).nonzero().flatten()
+                if len(rows):
+                    predicted = logits[rows].argmax(dim=1)
+                    self.client_confusions[name] = self._count(labels[rows], predicted)
         return found
+
+    def _count(self, labels: Tensor, predicted: Tensor) -> Tensor:
+        """Return how many samples of each class are taken for which class, shape (C, C)."""
+        count = len(self.classes)
+        cells = torch.bincount(labels.long() * count + predicted, minlength=count**2)
+        return cells.view(count, count)
 
     def class_accuracies(self) -> dict[str, float]:
         """Return the fraction of each class's samples that the ensemble classifies correctly.

@@ -23,7 +23,12 @@ from fedaux_pl.functional.integer_statistics import (
     sum_integer_residuals,
     sum_integers,
 )
-from fedaux_pl.functional.losses import distillation_loss, nt_xent_loss, proximal_penalty
+from fedaux_pl.functional.losses import (
+    balanced_weights,
+    distillation_loss,
+    nt_xent_loss,
+    proximal_penalty,
+)
 from fedaux_pl.functional.newton_step import newton_step, sum_residuals
 from fedaux_pl.functional.partition import dirichlet_partition
 from fedaux_pl.functional.posterior import bayesian_ensemble, sample_posterior
@@ -48,6 +53,7 @@ __all__ = [
     "LinearClassifier",
     "SoftLabelSum",
     "average_states",
+    "balanced_weights",
     "bayesian_ensemble",
     "bounded_rows",
     "class_priors",

@@ -1,4 +1,4 @@
-"""The losses: NT-Xent of SimCLR, the distillation loss and FedProx's proximal term."""
+"""The losses: NT-Xent of SimCLR, distillation, FedProx's proximal term, weights of classes."""
 
 from collections.abc import Iterable
 
@@ -76,3 +76,18 @@ def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: flo
     pairs = zip(params, anchor, strict=True)
     squares = [(param - origin.detach()).square().sum() for param, origin in pairs]
     return 0.5 * mu * torch.stack(squares).sum()
+
+
+def balanced_weights(labels: Tensor) -> Tensor:
+    """Weight samples so that every class that occurs has the same total weight, and the mean is 1.
+
+    A sample of class c has the weight N / (K n_c): N samples, K classes that occur, n_c of class c.
+    ``labels`` are integers of shape (N,).
+
+    Examples:
+        >>> balanced_weights(torch.tensor([7, 7, 7, 2]))
+        tensor([0.6667, 0.6667, 0.6667, 2.0000])
+    """
+    counts = torch.bincount(labels)
+    occurring = int((counts > 0).sum())
+    return (len(labels) / (occurring * counts[labels].double())).float()

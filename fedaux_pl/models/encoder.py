@@ -369,10 +369,22 @@ def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
 
 
 def load_tokenizer(source: str | Path) -> Any:
-    """Load the tokenizer of an encoder from a folder or the hub."""
-    from transformers import AutoTokenizer
+    """Load the tokenizer of an encoder from a folder or the hub.
 
-    return _load(AutoTokenizer.from_pretrained, source)
+    A ``config.json`` that names no model type, as TinyBERT's, is read as BERT's.
+    """
+    from transformers import AutoTokenizer, BertConfig
+
+    try:
+        return _load(AutoTokenizer.from_pretrained, source)
+    except ConfigurationError:
+        try:
+            values, _ = _load(BertConfig.get_config_dict, source)
+        except ConfigurationError:  # there is no config.json
+            values = {"model_type": None}
+        if "model_type" in values:
+            raise
+    return _load(AutoTokenizer.from_pretrained, source, config=BertConfig())
 
 
 def _load(loader: Any, source: str | Path, **options: Any) -> Any:

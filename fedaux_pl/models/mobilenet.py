@@ -41,7 +41,7 @@ class MobileNetV2(FeatureClassifier):
 
     Args:
         width: Multiplier on all channel counts, which are rounded to multiples of 8. Width 1 is
-            the network of the paper, with 1280 features.
+            the network of Sandler et al. (2018), with 1280 features.
         norm: ``"batch"`` or ``"group"``, see ``fedaux_pl.models.layers.norm_factory``.
 
     Examples:

@@ -21,10 +21,12 @@ class ClientModule(ClassifierModule):
 
     With mu > 0 the loss has the additional term mu/2 |theta - theta_0|^2 (FedProx). The anchor
     theta_0 is the parameters at the start of the fit. With ``corrected`` the tensors of
-    ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels). Images
-    are uint8, or floats in [0, 1]; others raise a ValueError. In training only the first batch of
-    an epoch is checked; in a loop of your own call ``check_batch``.
-    Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``test/loss`` and ``test/accuracy``.
+    ``set_correction`` are added to the gradients (SCAFFOLD). Batches are (inputs, labels), training
+    batches of a ``weighted`` module (inputs, labels, weights): the loss is the mean over the batch
+    of weight times cross-entropy. Images are uint8, or floats in [0, 1]; others raise a ValueError.
+    In training only the first batch of an epoch is checked; in a loop of your own call
+    ``check_batch``. Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``test/loss`` and
+    ``test/accuracy``.
 
     Args:
         model: The name of an architecture, or a module with ``features``, ``head`` and
@@ -39,6 +41,7 @@ class ClientModule(ClassifierModule):
         label_smoothing: The probability that labels give to all classes alike, in [0, 1).
         batchnorm: ``batch`` normalizes by the statistics of each batch and updates the running
             ones; ``frozen`` normalizes by the running statistics of the start, which stay.
+        weighted: Whether training batches have a third tensor, the weight of each sample.
 
     Examples:
         >>> import torch
@@ -66,6 +69,7 @@ class ClientModule(ClassifierModule):
         corrected: bool = False,
         label_smoothing: float = 0.0,
         batchnorm: BatchNormMode = "batch",
+        weighted: bool = False,
     ) -> None:
         if not isinstance(mu, int | float) or not mu >= 0:
             raise ValueError(f"mu must be at least 0, but is {mu}")
@@ -74,6 +78,7 @@ class ClientModule(ClassifierModule):
         self.corrected = corrected
         self.label_smoothing = label_smoothing
         self.batchnorm = batchnorm
+        self.weighted = weighted
         # set_anchor and set_correction write in place: captured steps (CUDA graphs) read these
         self.anchor: list[Tensor] = []
         self.corrections: list[Tensor] = []
@@ -130,10 +135,24 @@ class ClientModule(ClassifierModule):
         if self.mu > 0 and not (self.anchor and self.trainer.global_step > 0):
             self.set_anchor()
 
+    def check_batch(self, batch: Any) -> None:
+        """Raise a ValueError unless a batch is (inputs, labels) or has weights, if needed."""
+        super().check_batch(batch)
+        if self.weighted and len(batch) < 3:
+            raise ValueError(
+                "a training batch of a weighted module must be (inputs, labels, weights), but has "
+                f"{len(batch)} entries: add the weight of each sample"
+            )
+
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """Compute the cross-entropy on (inputs, labels) plus proximal term and correction."""
+        """Compute the cross-entropy of a batch plus proximal term and correction."""
         x, labels = batch[:2]
-        loss = F.cross_entropy(self.model(x), labels, label_smoothing=self.label_smoothing)
+        options: dict[str, Any] = {"label_smoothing": self.label_smoothing}
+        if self.weighted:
+            losses = F.cross_entropy(self.model(x), labels, reduction="none", **options)
+            loss = (batch[2] * losses).mean()
+        else:
+            loss = F.cross_entropy(self.model(x), labels, **options)
         if self.mu > 0:
             if not self.anchor:  # in a plain loop, at its first step
                 self.set_anchor()

@@ -18,7 +18,7 @@ class DistillationModule(ClassifierModule):
     Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
     ``fedaux_pl.functional.soft_labels`` returns them. With ``hard_labels`` a batch has a third
     tensor, labels of shape (N,), -1 for samples without one. Validation and test batches are
-    (inputs, labels). The defaults are the paper's for images. Logs ``train/loss``,
+    (inputs, labels). The default optimizer is the paper's for images. Logs ``train/loss``,
     ``train/agreement`` (of the classes of student and soft labels), ``val/loss``,
     ``val/accuracy``, ``test/loss`` and ``test/accuracy``. Arguments that are not listed are those
     of ``ClientModule``.

@@ -51,7 +51,7 @@ class SimCLR(SelfSupervised):
         >>> from torch.utils.data import DataLoader
         >>> from fedaux_pl import SimCLR
         >>> images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
-        >>> module = SimCLR("resnet8", temperature=0.2, model_options={"width": 0.125})
+        >>> module = SimCLR("resnet8", model_options={"width": 0.125})
         >>> quiet = {"enable_progress_bar": False, "enable_model_summary": False}
         >>> trainer = pl.Trainer(accelerator="cpu", fast_dev_run=True, **quiet)
         >>> trainer.fit(module, DataLoader(images, batch_size=8))
@@ -62,7 +62,7 @@ class SimCLR(SelfSupervised):
     def __init__(
         self,
         model: str | nn.Module = "resnet8",
-        temperature: float = 0.5,
+        temperature: float = 0.2,
         projection_dim: int = 128,
         optimizer: OptimizerSettings = OptimizerSettings(),  # noqa: B008 - frozen
         views: ViewSettings = ViewSettings(),  # noqa: B008 - frozen

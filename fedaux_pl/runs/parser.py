@@ -197,7 +197,7 @@ class FederationCLI(LightningCLI):
         if settings.enable_checkpointing is not False:
             every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
             last = LastCheckpoint(filename="last", enable_version_counter=False, **every_round)
-            self.best = BestCheckpoint(**every_round)
+            self.best = BestCheckpoint()
             callbacks += [self.best, last]  # so that last.ckpt knows the best round so far
         self.trainer_defaults["callbacks"] = callbacks
 
@@ -219,6 +219,10 @@ class FederationCLI(LightningCLI):
         has_bar = any(isinstance(one, ProgressBar) for one in _as_list(given.callbacks))
         if settings.enable_progress_bar is not False and not has_bar:
             self.trainer_defaults["callbacks"].append(FederationProgress())
+        for callback in _as_list(given.callbacks):
+            if isinstance(callback, BestCheckpoint) and self.best is not None:  # by another metric
+                self.trainer_defaults["callbacks"].remove(self.best)
+                self.best = callback
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks.sort(key=lambda callback: not isinstance(callback, RunFolder))  # comes first

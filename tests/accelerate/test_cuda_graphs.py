@@ -15,6 +15,7 @@ from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.engine import Job
+from fedaux_pl.functional import balanced_weights
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ClientModule, DistillationModule, OptimizerSettings, SimCLR
 from tests.accelerate.pairwise import pairwise
@@ -52,18 +53,18 @@ def within(work, precision="32-true"):
     return within_trainer(lambda runner: work(runner.trainer), precision, accelerator="gpu")
 
 
-def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32):
+def jobs(start, targets="labels", sizes=SIZES, epochs=2, batch_size=32, weighted=False):
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(256, (400, 3, 32, 32), generator=generator, dtype=torch.uint8).cuda()
     y = torch.randint(10, (400,), generator=generator).cuda()
     if targets == "soft":
         y = torch.randn(400, 10, generator=generator).softmax(dim=1).cuda()
+    weights = (balanced_weights(y),) if weighted else ()
     made = []
     for number, size in enumerate(sizes):
         subset = torch.randperm(400, generator=generator)[:size]
-        batches = TensorBatches(
-            x, y, batch_size=batch_size, shuffle=True, seed=number, smallest=2, subset=subset
-        )
+        order = {"shuffle": True, "seed": number, "smallest": 2, "subset": subset}
+        batches = TensorBatches(x, y, *weights, batch_size=batch_size, **order)
         made.append(Job(batches, epochs, number, start))
     return made
 
@@ -86,6 +87,8 @@ def train(module, precision, recorders, **options):
     start = module.copy_model_state()
     if isinstance(module, DistillationModule):
         options = {"targets": "soft", "sizes": (400,)} | options
+    elif isinstance(module, ClientModule):
+        options["weighted"] = module.weighted
 
     def work(runner, one):
         return runner.run_all(one, jobs(start, **options))
@@ -123,6 +126,8 @@ def assert_agree(runs, start, tolerance=1e-3, of_losses=1e-3):
         (ClientModule, "resnet8", "bf16-mixed"),
         (ClientModule, "resnet8", "16-mixed"),
         (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
+        (partial(ClientModule, weighted=True), "resnet8", "32-true"),
+        (partial(ClientModule, weighted=True, label_smoothing=0.1), "resnet8", "bf16-mixed"),
         (partial(ClientModule, trained="head"), "resnet8", "32-true"),
         (
             partial(ClientModule, optimizer=MOMENTUM),
@@ -251,6 +256,8 @@ class TwoPasses(ClientModule):
         (STUDENT, "resnet8", "16-mixed"),
         (STUDENT, "shufflenet", "bf16-mixed"),
         (partial(ClientModule, mu=0.1), "resnet8", "bf16-mixed"),
+        (partial(ClientModule, weighted=True), "resnet8", "32-true"),
+        (partial(ClientModule, weighted=True, label_smoothing=0.1), "resnet8", "bf16-mixed"),
         (partial(ClientModule, trained="head"), "resnet8", "16-mixed"),
         (
             partial(ClientModule, optimizer=MOMENTUM),

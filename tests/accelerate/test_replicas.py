@@ -8,6 +8,7 @@ that are reset in place. ``test_cuda_graphs`` needs a GPU.
 import copy
 import dataclasses
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.lazy_inputs import read_later
 from fedaux_pl.engine import Job
+from fedaux_pl.functional import balanced_weights
 from fedaux_pl.modules import ClientModule, OptimizerSettings
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
@@ -50,18 +52,20 @@ def client(**options):
     return ClientModule(Net(), 3, **options)
 
 
-def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None, lazy=False):
+def jobs(sizes=SIZES, seed=0, epochs=2, carried=None, state=None, lazy=False, weighted=False):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(300, 8, generator=generator)
     y = torch.randint(3, (300,), generator=generator)
     x = read_later(x) if lazy else x
+    targets = (y, balanced_weights(y)) if weighted else (y,)
     start = state or client().copy_model_state()
     made = []
     for number, size in enumerate(sizes):
         subset = torch.randperm(300, generator=generator)[:size]
         batches = TensorBatches(
-            x, y, batch_size=16, shuffle=True, seed=10 * seed + number, smallest=2, subset=subset
-        )
+            x, *targets, batch_size=16, shuffle=True, seed=10 * seed + number, smallest=2,
+            subset=subset,
+        )  # fmt: skip
         optimizer_state = None if carried is None else carried[number]
         made.append(Job(batches, epochs, seed, start, optimizer_state))
     return made
@@ -95,12 +99,14 @@ def assert_same_results(plain, replayed):
         ({}, 1),
         ({"mu": 0.1}, 2),
         ({"trained": "head"}, 3),
+        ({"weighted": True, "label_smoothing": 0.1}, 3),
         ({"optimizer": OptimizerSettings("sgd", lr=0.1, momentum=0.9)}, 8),
     ],
 )
 def test_clients_of_unequal_sizes(options, limit):
     recorder = FakeRecorder(limit)
-    results = both(lambda runner: runner.run_all(client(**options), jobs()), recorder)
+    made = partial(jobs, weighted=options.get("weighted", False))
+    results = both(lambda runner: runner.run_all(client(**options), made()), recorder)
     assert_same_results(*results)
     assert recorder.replayed > 0
     assert max(recorder.captured) == min(limit, len(SIZES)) or limit == 8

@@ -8,6 +8,14 @@ import pytest
 import torch
 
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
+from fedaux_pl.cli import verbs
+from fedaux_pl.errors import ConfigurationError
+from tests.command_line import command
+from tests.federation.test_checks import Logs
+from tests.federation.test_given_clients import NamedWards
+from tests.federations import create, fit, split
+
+NAMES = ("best", "last")
 
 
 def saved(folder, score):
@@ -57,3 +65,45 @@ def test_a_lost_best_round_is_replaced(tmp_path):
     with pytest.warns(match="dirpath has changed"):
         best = restored(tmp_path / "new", state)
     assert replaces(best, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode"), [("val/mean_client/accuracy", "max"), ("val/ece", "min")]
+)
+@pytest.mark.usefixtures("without_figures")
+def test_the_command_line_chooses_by_another_metric(monitor, mode, tmp_path):
+    options = ["--model.metrics=[ece]", "--model.clients={resnet8: 3}", "--model.algorithm=FedAvg"]
+    options += ["--model.model_options={width: 0.125}", "--seed_everything=4"]
+    options += ["--data.private=tests.federation.test_given_clients.NamedWards"]
+    options += ["--data.validation_fraction=0.25", "--trainer.max_epochs=4"]
+    options += ["--trainer.callbacks=BestCheckpoint", f"--trainer.callbacks.monitor={monitor}"]
+    options += [f"--trainer.callbacks.mode={mode}"]
+    _, *args = command("fit", tmp_path, *options)
+    verbs.fit(args)
+    [path] = tmp_path.rglob("best.ckpt")
+    best, last = (torch.load(path.with_name(f"{n}.ckpt"), weights_only=True) for n in NAMES)
+    history = last["federation"]["history"]
+    measured = [entry[monitor] for entry in history]
+    chosen = measured.index((max if mode == "max" else min)(measured))
+    assert len(best["federation"]["history"]) == chosen + 1
+    accuracies = [entry["val/accuracy"] for entry in history]
+    assert accuracies[chosen] < max(accuracies)  # which would have been chosen by default
+
+
+@pytest.mark.parametrize("monitor", ["val/acc", "val/mean_client/accuracy"])
+def test_a_metric_that_is_not_logged_is_refused(monitor, tmp_path):
+    """Clients of a Dirichlet split have no metrics of their own."""
+    best, data = BestCheckpoint(monitor, dirpath=tmp_path), split(validation_fraction=0.25)
+    expected = f"one of val/accuracy, val/accuracy/resnet8, client_loss/mean.* {monitor}"
+    with pytest.raises(ValueError, match=expected):
+        fit(tmp_path, create(), 1, data, callbacks=[best], enable_checkpointing=True)
+    with pytest.raises(
+        ConfigurationError, match=f"got monitor {monitor}, .* client_loss/mean, own, val/acc"
+    ):
+        fit(tmp_path, create(), 1, data, callbacks=[best, Logs()], enable_checkpointing=True)
+
+
+def test_a_metric_of_no_validation_data_is_refused(tmp_path):
+    best, data = BestCheckpoint("val/mean_client/accuracy"), split(private=NamedWards())
+    with pytest.raises(ValueError, match=r"set data\.validation_fraction, e\.g\. to 0\.1"):
+        fit(tmp_path, create(), 1, data, callbacks=[best], enable_checkpointing=True)

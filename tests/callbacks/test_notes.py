@@ -19,11 +19,13 @@ from fedaux_pl.scoring.release import stack_heads
 @pytest.mark.parametrize(
     ("effective", "teachers", "text"),
     [
-        ([9.99], 10, "effective teachers 9.99 of 10: the scores are nearly uniform"),
-        ([9.95, 9.93], 10, "effective teachers 9.93 of 10"),
-        ([9.8], 10, None),  # weights vary by 14 %
-        ([5.0, 9.99], 10, None),  # not in all rounds
-        ([1.0], 1, None),  # there is nobody to be told from
+        ([9.99], [10], "effective teachers 9.99 of 10: the scores are nearly uniform"),
+        ([9.95, 9.93], [10, 10], "effective teachers 9.93 of 10"),
+        ([9.95, 19.93], [10, 20], "effective teachers 19.93 of 20"),  # some are remembered
+        ([9.95, 10.2], [10, 20], None),
+        ([9.8], [10], None),  # weights vary by 14 %
+        ([5.0, 9.99], [10, 10], None),  # not in all rounds
+        ([1.0], [1], None),  # there is nobody to be told from
     ],
 )
 def test_scores_that_do_nothing(effective, teachers, text):
@@ -91,6 +93,15 @@ def test_scores_that_do_nothing_are_noted_with_validation_data_too(prefix):
     [(kind, text)] = RunNotes().find(federation)
     assert kind == "effective teachers"
     assert text.startswith("effective teachers 2.00 of 2")
+
+
+def test_remembered_teachers_count():
+    federation = federation_of(2)
+    federation.select_clients = lambda t: [0, 1]
+    federation.history[1] |= {"memory/clients": 3, "memory/forgotten": 1}
+    assert "effective teachers" not in dict(RunNotes().find(federation))
+    federation.history[1]["certainty/effective_teachers"] = 4.0
+    assert "effective teachers 4.00 of 4" in dict(RunNotes().find(federation))["effective teachers"]
 
 
 def heads(signal, sigma, count=10, dimensions=24, seed=0):

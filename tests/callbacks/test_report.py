@@ -443,7 +443,7 @@ def test_the_test_of_the_best_round_names_the_round(tmp_path):
         create(FedAvg()),
         split(private=FewDigits(train=200), validation_fraction=0.25),
     )
-    best = BestCheckpoint(dirpath=tmp_path / "best")
+    best = BestCheckpoint(dirpath=tmp_path / "best", save_on_train_epoch_end=False)
     options = {"callbacks": [best], "enable_checkpointing": True, "check_val_every_n_epoch": 2}
     trainer = fit(tmp_path, federation, 2, data, **options)
     trainer.test(federation, datamodule=data, ckpt_path=best.best_model_path, verbose=False)

@@ -5,7 +5,7 @@ import torch
 from matplotlib.text import Text
 
 from fedaux_pl.algorithms import FedAvg, FedDF
-from fedaux_pl.callbacks import run_figures
+from fedaux_pl.callbacks import FederationReport, run_figures
 from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.callbacks.figures.samples import ScoredText
 from fedaux_pl.data import Examples, Glosses, InMemory, ViewSettings
@@ -54,6 +54,22 @@ def test_given_clients_are_named(tmp_path):
     for name in ("data/split", "certainty/clients", "certainty/weight_by_class"):
         texts = {text.get_text() for text in drawn[name].findobj(Text)}
         assert any(text.endswith("north") for text in texts), name
+
+
+def test_each_client_has_a_confusion_matrix(tmp_path):
+    images = torch.randint(256, (8, 1, 8, 8), dtype=torch.uint8)
+    part, owners = (images, torch.tensor([0, 1] * 4)), ["north/1"] * 5 + ["south"] * 3
+    private = InMemory(part, part, clients=owners, test_clients=owners)
+    federation = create(FedAvg(), {"resnet8": 2})
+    report = FederationReport()
+    fit(tmp_path, federation, 1, split(2, private=private), callbacks=[report])
+    drawn = dict(run_figures.result_figures(federation))
+    assert list(drawn) == [f"evaluation/confusion{name}" for name in ("", "/north/1", "/south")]
+    for name, samples in (("/north/1", "5 samples of the test data of north/1"), ("/south", "3 s")):
+        texts = [text.get_text() for text in drawn[f"evaluation/confusion{name}"].findobj(Text)]
+        assert any(text.startswith(samples) for text in texts)
+    files = {path.name for path in (tmp_path / "figures").glob("evaluation_*")}
+    assert files >= {"evaluation_confusion_north_1.png", "evaluation_confusion_south.png"}
 
 
 def test_top_texts(tmp_path):

@@ -100,6 +100,20 @@ def test_client_batches_hold_the_data_of_that_client():
     assert len(list(single.client_batches(0))) == 1
 
 
+@pytest.mark.parametrize("alpha", [0.01, 1.0])
+def test_the_classes_of_each_client_are_balanced(alpha):
+    """At alpha = 0.01 most clients hold one class: all its samples have the weight 1."""
+    module = ready(num_clients=5, alpha=alpha, validation_fraction=0.2)
+    for client in range(5):
+        totals, count = torch.zeros(4), 0
+        for _, labels, weights in module.client_batches(client, 4, balanced=True):
+            totals.index_add_(0, labels, weights)
+            count += len(labels)
+        own = module.client(client).targets.unique()
+        expected = torch.zeros(4).index_fill_(0, own, count / len(own))
+        torch.testing.assert_close(totals, expected)
+
+
 def test_distillation_inputs_and_targets_stay_aligned():
     module = ready()
     targets = module.distill_inputs[:, 0, 0, 0].float()

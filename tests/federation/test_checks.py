@@ -8,6 +8,9 @@ from pytorch_lightning.callbacks import (
     ModelCheckpoint,
 )
 
+from fedaux_pl.algorithms import FedClassMeans
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import LocalTraining
 from fedaux_pl.federation.checks import check_trainer
 from tests.federations import create, fit
 
@@ -127,3 +130,11 @@ def test_a_federation_checks_its_trainer(tmp_path):
 def test_stopping_on_the_test_data_is_said():
     with pytest.warns(match="EarlyStopping monitors accuracy, which is measured on the test data"):
         check(callbacks=EarlyStopping("accuracy", mode="max"))
+
+
+def test_weights_of_classes_need_clients_that_train():
+    local = LocalTraining(class_weights="balanced")
+    with pytest.raises(
+        ConfigurationError, match="clients of FedClassMeans do not train: set it to"
+    ):
+        create(FedClassMeans(), local=local)

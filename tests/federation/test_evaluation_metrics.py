@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from fedaux_pl import Federation
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.evaluation_metrics import EvaluationMetrics, read_metrics
-from tests.federation.test_given_clients import Wards
+from tests.federation.test_given_clients import NamedWards, Wards
 from tests.federations import assert_same, create, fit, split, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -92,15 +91,6 @@ def test_unsuitable_metrics_are_refused(given, message):
         create(metrics=given)
 
 
-class NamedWards(Wards):
-    """Wards whose test samples are of two of the three clients."""
-
-    def test(self):
-        examples = super().test()
-        owners = torch.arange(len(examples)) % 2
-        return replace(examples, clients=owners, client_names=("north", "west"))
-
-
 def run(root, rounds=2, ckpt_path=None, metrics=("f1", "ece"), **options):
     federation = create(metrics=list(metrics) or None)
     defaults = {"enable_checkpointing": True, "limit_val_batches": 1.0}
@@ -122,6 +112,12 @@ def test_a_run_measures_each_client_and_writes_it(tmp_path, capsys):
     shares = {"north": correct[0::2].mean().item(), "west": correct[1::2].mean().item()}
     assert {n: last[f"client_accuracy/{n}"] for n in shares} == pytest.approx(shares)
     assert last["mean_client/accuracy"] == pytest.approx(sum(shares.values()) / 2)
+    predicted = probabilities.argmax(dim=1)
+    for client, name in enumerate(["north", "west"]):
+        table = torch.zeros(10, 10, dtype=torch.int64)
+        for label, answer in zip(test.targets[client::2], predicted[client::2], strict=True):
+            table[label, answer] += 1
+        assert torch.equal(federation.client_confusions[name], table)
     reference = classification.MulticlassF1Score(10)(probabilities, test.targets)
     assert last["f1"] == pytest.approx(float(reference), abs=1e-6)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -186,7 +182,8 @@ def test_validation_data_have_the_clients_that_hold_them_out(tmp_path):
         (
             "auroc",
             "max",
-            "must monitor one of accuracy, accuracy/resnet8, f1, ece, client_loss/mean",
+            "must monitor one of accuracy, accuracy/resnet8, f1, ece, mean_client/accuracy, "
+            "mean_client/f1, .* client_loss/mean, .*, but monitors auroc",
         ),
     ],
 )

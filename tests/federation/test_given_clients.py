@@ -9,11 +9,13 @@ from PIL import Image
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedBN
+from fedaux_pl.cli import verbs
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from tests.cli.test_cli import QUICKSTART
+from fedaux_pl.federation import Federation, LocalTraining
+from tests.command_line import QUICKSTART, command
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
@@ -26,6 +28,15 @@ class Wards(FewDigits):
         examples = super().train()
         owners = torch.arange(len(examples)) % 4 % 3
         return replace(examples, clients=owners, client_names=("north", "south", "west"))
+
+
+class NamedWards(Wards):
+    """Wards whose test samples are of two of the three clients."""
+
+    def test(self):
+        examples = super().test()
+        owners = torch.arange(len(examples)) % 2
+        return replace(examples, clients=owners, client_names=("north", "west"))
 
 
 def run(root, rounds, validation=0.25, ckpt_path=None):
@@ -52,6 +63,53 @@ def test_clients_have_no_own_models_before_the_first_round(tmp_path):
     federation, data = create(FedBN()), split(3, private=Wards(), validation_fraction=0.25)
     fit(tmp_path, federation, 1, data, num_sanity_val_steps=1)
     assert federation.metrics.keys() > {f"val/client_accuracy/{n}" for n in data.client_names}
+
+
+@pytest.mark.parametrize(("method", "memory"), [("FedAvg", "device"), ("FedBN", "host")])
+@pytest.mark.usefixtures("without_figures")
+def test_clients_fine_tune_in_every_evaluation(method, memory, tmp_path):
+    """Lightning tests in inference mode, where nothing can be trained."""
+    options = [f"--data.private={__name__}.NamedWards", f"--data.memory={memory}"]
+    options += ["--data.validation_fraction=0.25", "--trainer.max_epochs=1"]
+    options += [f"--model.algorithm={method}", "--model.local.fine_tuning=1"]
+    options += ["--model.clients={resnet8: 3}", "--model.model_options={width: 0.125}"]
+
+    def by_client(trainer):
+        return {k: float(v) for k, v in trainer.callback_metrics.items() if "client_" in k}
+
+    _, *args = command("fit", tmp_path, *options)
+    fitted = verbs.fit(args)
+    best, data = fitted.best.best_model_path, fitted.datamodule
+    args += [f"--ckpt_path={best}"]
+    expected = by_client(fitted.trainer)
+    assert "client_accuracy/north" in expected
+    assert by_client(verbs.test([*args, "--trainer.inference_mode=false"]).trainer) == expected
+    tested = verbs.test(args)
+    assert by_client(tested.trainer) == expected
+    [again] = tested.trainer.test(tested.model, datamodule=data, verbose=False)
+    assert again.items() >= expected.items()
+    loaded = Federation.load_from_checkpoint(best)
+    [again] = tested.trainer.test(loaded, datamodule=data, verbose=False)
+    assert again.items() >= expected.items()
+    validated = by_client(verbs.validate(args).trainer)
+    assert "val/client_accuracy/north" in validated
+    assert fitted.model.history[-1].items() >= validated.items()
+
+
+@pytest.mark.cuda
+def test_clients_fine_tune_in_a_test_with_captured_steps(tmp_path):
+    """The test trains with the captured steps of the fit; a new run captures steps of its own."""
+    local = LocalTraining(batch_size=16, epochs=4, fine_tuning=4, class_weights="balanced")
+    federation, data = create(FedBN(), local=local), split(3, private=NamedWards())
+    trainer = fit(tmp_path, federation, 2, data, accelerator="gpu")
+    measured = {k: v for k, v in federation.history[-1].items() if k.startswith("client_acc")}
+    assert len(measured) == 2
+    [tested] = trainer.test(federation, datamodule=data, verbose=False)
+    assert {name: tested[name] for name in measured} == measured
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = Federation.load_from_checkpoint(tmp_path / "last.ckpt")
+    [tested] = trainer.test(loaded, datamodule=data, verbose=False)
+    assert {name: tested[name] for name in measured} == pytest.approx(measured, abs=0.06)
 
 
 def test_a_folder_for_each_client_on_the_command_line(tmp_path, capsys):

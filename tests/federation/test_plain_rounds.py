@@ -1,7 +1,7 @@
 """Rounds are those of a plain PyTorch loop, without Lightning and the engine, bit for bit."""
 
 import copy
-from collections import namedtuple
+from collections import Counter, namedtuple
 from dataclasses import replace
 
 import pytest
@@ -43,7 +43,8 @@ class PlainRounds:
                 client, local.batch_size, round_, augmentation=local.augment
             )
             start = {**states[name], **self.own.get(client, {})}
-            state = self._train(name, start, local, batches, round_)
+            weights = self._class_weights(client)
+            state = self._train(name, start, local, batches, round_, weights)
             if isinstance(self.federation.algorithm, FedBN):
                 self.own[client] = {
                     key: state[key] for key in batch_norm_entries(self.models[name])
@@ -60,7 +61,18 @@ class PlainRounds:
                 students[name] = self._train(name, state, distillation, batches, round_)
         return students
 
-    def _train(self, name, state, settings, batches, round_):
+    def _class_weights(self, client):
+        """The weight of each class in the loss of a client; None for 1."""
+        if self.federation.local.class_weights == "none":
+            return None
+        counts = Counter(self.data.client(client).targets.tolist())
+        size = sum(counts.values())
+        weights = torch.zeros(len(self.data.classes))
+        for label, count in counts.items():
+            weights[label] = size / (len(counts) * count)
+        return weights
+
+    def _train(self, name, state, settings, batches, round_, class_weights=None):
         model = self.models[name]
         model.load_state_dict(state)
         model.train()
@@ -75,7 +87,7 @@ class PlainRounds:
             batches.set_epoch(epoch)
             for x, *targets in batches:
                 optimizer.zero_grad()
-                _loss(model(x), targets, settings).backward()
+                _loss(model(x), targets, settings, class_weights).backward()
                 if settings.clip_norm is not None:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 optimizer.step()
@@ -95,11 +107,13 @@ class PlainRounds:
         for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
             last_round, logits = self.memory[client]
             remembered.append((client, algorithm.discount ** (round_ - last_round), logits))
-        weighted, weight = torch.zeros(()), torch.zeros(())
+        weighted, weight, squares = torch.zeros(()), torch.zeros(()), torch.zeros(())
         for client, discount, logits in own + remembered:
             score = torch.ones_like(logits[:, 0]) if scores is None else scores[client]
             weighted = weighted + (score * discount)[:, None] * logits
             weight = weight + score * discount
+            squares = squares + (score * discount).square()
+        self.effective_teachers = float((weight.square() / squares).mean())
         if algorithm.remember:
             self.memory |= {i: (round_, unpack_logits(pack_logits(f))) for i, _, f in own}
         return (weighted / weight[:, None]).softmax(dim=-1)
@@ -111,7 +125,11 @@ def batch_norm_entries(model):
     return [key for key in state if f"{key.rpartition('.')[0]}.running_mean" in state]
 
 
-def _loss(logits, targets, settings):
+def _loss(logits, targets, settings, class_weights=None):
+    if class_weights is not None:
+        smoothing = settings.label_smoothing
+        losses = F.cross_entropy(logits, targets[0], reduction="none", label_smoothing=smoothing)
+        return (class_weights[targets[0]] * losses).mean()
     if not targets[0].is_floating_point():
         return F.cross_entropy(logits, targets[0], label_smoothing=settings.label_smoothing)
     if settings.temperature == 1:
@@ -146,6 +164,9 @@ class ComparePlain(FederationCallback):
         self.states = self.plain.run(self.rounds, self.states)
         for name, model in federation.students.items():
             federations.assert_same(self.states[name], dict(model.state_dict()))
+        effective = federation.metrics.get("certainty/effective_teachers")
+        if effective is not None:
+            assert effective == pytest.approx(self.plain.effective_teachers)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +185,7 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path
     distilled |= local
     if changed:
         local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
-        local |= {"label_smoothing": 0.1, "batchnorm": "frozen"}
+        local |= {"label_smoothing": 0.1, "batchnorm": "frozen", "class_weights": "balanced"}
         distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
         distilled |= {"temperature": 2.0, "hard_labels": 0.25}
     federation = federations.create(

@@ -2,15 +2,19 @@
 
 import dataclasses
 import math
+from inspect import signature
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.data import FederatedDataModule, InMemory, ViewSettings
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.federation.hyperparameters import describe, rebuild
+from fedaux_pl.modules import SimCLR
 from tests.federations import SMALL, create, fit, split
 
 
@@ -58,6 +62,11 @@ def test_defaults(settings, epochs, batch_size, lr):
         (Distillation, {"warmup": 1.0}, r"distillation.warmup must lie in \[0, 1\), but is 1.0"),
         (LocalTraining, {"label_smoothing": -0.1}, "local.label_smoothing must lie in .0, 1.,"),
         (LocalTraining, {"batchnorm": "eval"}, "local.batchnorm must be batch or frozen, but is"),
+        (
+            LocalTraining,
+            {"class_weights": "b"},
+            "local.class_weights must be none or balanced, but",
+        ),
         (
             LocalTraining,
             {"augmentation": ["flip"]},
@@ -231,3 +240,14 @@ def test_a_checkpoint_does_not_choose_what_is_imported(tmp_path):
     torch.save(content, tmp_path / "2.ckpt")
     with pytest.raises(ConfigurationError, match=r"the class evil\.Flip, whose module"):
         Federation.load_from_checkpoint(tmp_path / "2.ckpt")
+
+
+def test_the_temperature_of_simclr_has_one_default():
+    """The quickstarts have another one, with which their figures were measured."""
+    configs = Path(__file__).parents[2] / "configs"
+    given = {
+        name: yaml.safe_load((configs / f"{name}.yaml").read_text())["model"]["pretraining"]
+        for name in ("fedaux_resnet8", "quickstart", "quickstart_private")
+    }
+    assert [own["temperature"] for own in given.values()] == [0.2, 0.5, 0.5]
+    assert Pretraining().temperature == signature(SimCLR).parameters["temperature"].default == 0.2

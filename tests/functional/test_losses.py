@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedaux_pl.functional import distillation_loss, nt_xent_loss, proximal_penalty
+from fedaux_pl.functional import (
+    balanced_weights,
+    distillation_loss,
+    nt_xent_loss,
+    proximal_penalty,
+)
 
 
 def views(count=6, dim=5, seed=0):
@@ -78,3 +83,13 @@ def test_distillation_with_temperature_and_labels_by_definition():
     assert_close(without, none)
     hard = distillation_loss(logits, teacher.softmax(1), 1.0, labels.clamp(min=0), 1.0)
     assert_close(hard, torch.nn.functional.cross_entropy(logits, labels.clamp(min=0)))
+
+
+@pytest.mark.parametrize("labels", [[3], [3, 3, 3], [0, 9, 9, 9, 2, 9]])
+def test_weights_balance_the_classes_that_occur(labels):
+    weights = balanced_weights(torch.tensor(labels)).tolist()
+    kinds = sorted(set(labels))
+    for label, weight in zip(labels, weights, strict=True):
+        count = sum(other == label for other in labels)
+        assert weight == pytest.approx(len(labels) / (len(kinds) * count))
+    assert sum(weights) == pytest.approx(len(labels))

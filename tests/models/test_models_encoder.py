@@ -275,3 +275,15 @@ def test_private_values_of_a_configuration_are_refused():
     """The attention can be code on the hub."""
     with pytest.raises(ValueError, match="config: a bert has no _attn_implementation_internal; it"):
         encoder(config=CONFIG | {"_attn_implementation_internal": "someone/attention"})
+
+
+def test_a_config_without_a_model_type_is_that_of_a_bert(tmp_path):
+    """As in the folder of TinyBERT, which has no tokenizer_config.json either."""
+    save(tmp_path, encoder(config=CONFIG | {"vocab_size": 4000}))
+    tokens = encoders.load_tokenizer(tmp_path)("a small bird")["input_ids"]
+    (tmp_path / "tokenizer_config.json").unlink()
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert encoders.load_tokenizer(tmp_path)("a small bird")["input_ids"] == tokens
+    assert create_model("tinybert", 3, source=tmp_path)(ids(4, 9)).shape == (2, 3)

@@ -55,6 +55,19 @@ def test_a_fit_is_plain_training(trainer, digits):
         torch.testing.assert_close(client.model.state_dict()[key], value)
 
 
+def test_the_loss_of_a_weighted_module_is_a_naive_sum(trainer, digits):
+    x, y = digits.train().inputs[:8], digits.train().labels[:8]
+    weights = torch.arange(8) / 3.5  # of mean 1
+    client = small(weighted=True, label_smoothing=0.1).eval()
+    total = 0.0
+    for logits, label, weight in zip(client(x).detach(), y, weights, strict=True):
+        targets = torch.full((10,), 0.01).index_fill(0, label, 0.91)
+        total -= float(weight * (targets * logits.log_softmax(dim=0)).sum())
+    assert client.training_step((x, y, weights), 0).item() == pytest.approx(total / 8, rel=1e-5)
+    with pytest.raises(ValueError, match=r"must be \(inputs, labels, weights\), but has 2 entries"):
+        trainer().fit(client.train(), loader(x, y))
+
+
 def test_the_proximal_term_is_in_the_loss(digits):
     """After one plain step, loss(mu) - loss(0) = mu/2 |theta - theta_0|^2."""
     x, y = digits.train().inputs[:32], digits.train().labels[:32]
@@ -177,6 +190,7 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
         "model": "resnet8", "num_classes": 10, "mu": 0.1, "trained": "head", "optimizer": "sgd",
         "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "model_options": SMALL,
         "corrected": False, "label_smoothing": 0.0, "batchnorm": "batch",
+        "weighted": False,
     }  # fmt: skip
     recorded["train"] = recorded.pop("trained")
     torch.save(content, path)

@@ -66,15 +66,13 @@ class RunNotes:
 def _describe_scores(federation: RunView) -> str | None:
     """Say that the scores are nearly uniform, if they were measured and are."""
     key = "certainty/effective_teachers"
+    measured = [e for e in federation.history if key in e or f"val/{key}" in e]
+    if not measured:
+        return None
     present = len(federation.select_clients(1))
-    effective = []
-    teachers = []
-    for entry in federation.history:
-        value = entry.get(key, entry.get(f"val/{key}"))
-        if value is not None:
-            effective.append(value)
-            teachers.append(_count_teachers(entry, present))
-    return describe_effective_teachers(effective, teachers) if effective else None
+    effective = [entry.get(key, entry.get(f"val/{key}", 0.0)) for entry in measured]
+    teachers = [_count_teachers(entry, present) for entry in measured]
+    return describe_effective_teachers(effective, teachers)
 
 
 def _count_teachers(entry: Mapping[str, float], present: int) -> int:

@@ -298,7 +298,7 @@ def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
 
     Examples:
         >>> round(remaining_epsilon(limit=1.0, epsilon=0.8, delta=1e-5), 3)
-        0.57
+        0.549
     """
     if epsilon >= limit:
         return 0.0

@@ -174,7 +174,8 @@ def test_refused_settings_of_a_federation(options, message):
 
 def test_settings_are_recorded_as_in_version_0_6():
     """So that its checkpoints resume and its cached h_0 are found."""
-    settings = Pretraining(epochs=2, views=ViewSettings(flip=0.0, strength=0.3))
+    views = ViewSettings(flip=0.0, strength=0.3)
+    settings = Pretraining(epochs=2, temperature=0.5, views=views)
     plain = {
         "epochs": 2, "batch_size": 512, "optimizer": "adam", "lr": 1e-3, "momentum": 0.0,
         "weight_decay": 0.0, "temperature": 0.5, "min_scale": 0.08, "flip": 0.0, "jitter": 0.8,

@@ -12,8 +12,9 @@ Simulated releases, whose noise comes from a seed, are not in the ledger: they g
 
 import hashlib
 import io
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -56,32 +57,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class ReleaseKey:
-    """The key of a site's release; ``received`` is the part that the server determines."""
-
-    start: str
-    received: str
-    end: str
-    earlier: "ReleaseKey | None" = None  # of the release that must be in the ledger before
-
-    def __str__(self) -> str:
-        return self.start + self.received + self.end
-
-    def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data."""
-        return key.startswith(self.start) and key.endswith(self.end)
-
-    def is_of(self, key: str) -> bool:
-        """Return whether a key is this one, or that of an attempt at this secure sum."""
-        is_attempt = key.startswith(f"{self.start}{self.received} sum ")
-        return key == str(self) or (is_attempt and key.endswith(self.end))
-
-    def of_attempt(self, attempt: str) -> str:
-        """Return the key of an attempt at a secure sum."""
-        return f"{self.start}{self.received} sum {attempt}{self.end}"
-
-
-@dataclass(frozen=True)
 class PrivacySpent:
     """What all releases about a record cost together, for the record with the largest cost."""
 
@@ -89,6 +64,7 @@ class PrivacySpent:
     epsilon: float  # infinite if one of them guarantees nothing
     delta: float
     folder: Path
+    epsilon_alone: float = math.inf  # if secure sums protect nothing
 
     def describe(self) -> str:
         """Return the total as a sentence."""
@@ -191,12 +167,7 @@ class Ledger:
             raise PrivacyError(self._refusal("written", error)) from error
 
     def total(
-        self,
-        digests: Sequence[Digests],
-        delta: float,
-        *,
-        entries: Sequence[Entry] | None = None,
-        alone: bool = False,
+        self, digests: Sequence[Digests], delta: float, *, entries: Sequence[Entry] | None = None
     ) -> PrivacySpent:
         """Compute what the releases about the records with these digests cost at this delta.
 
@@ -204,7 +175,6 @@ class Ledger:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             entries: What ``entries`` has returned, with planned releases; None to read it.
-            alone: Whether to state what they cost if secure sums protect nothing.
         """
         entries = self.entries() if entries is None else entries
         groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
@@ -212,15 +182,22 @@ class Ledger:
             for client, release in entry.releases.items():
                 groups.setdefault(entry.digests[client].tobytes(), []).append(release)
         # a record may occur twice in D_i
-        pairs = [(np.unique(np.frombuffer(own, np.uint64)), rs) for own, rs in groups.items()]
-        owned = np.concatenate([own for own, _ in pairs])
-        group_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
-        known, position = np.unique(owned, return_inverse=True)
-        costs = [sum((r.mu_alone if alone else r.mu) ** 2 for r in rs) for _, rs in pairs]
-        cost = np.bincount(position, weights=np.array(costs)[group_of])
-        cost[~np.isin(known, np.concatenate(digests))] = -1
-        releases = [r for i in group_of[position == cost.argmax()] for r in pairs[i][1]]
-        return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
+        records = [np.unique(np.frombuffer(group, np.uint64)) for group in groups]
+        releases = list(groups.values())
+        group_of = np.repeat(np.arange(len(records)), [len(group) for group in records])
+        known, position = np.unique(np.concatenate(records), return_inverse=True)
+        is_asked = np.isin(known, np.concatenate(digests))
+
+        def most(mu: Callable[[Release], float]) -> list[Release]:
+            """Return the releases about the record for which they cost most."""
+            costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
+            cost = np.where(is_asked, np.bincount(position, weights=costs[group_of]), -1)
+            about = group_of[position == cost.argmax()]
+            return [release for i in about for release in releases[i]]
+
+        largest = most(lambda release: release.mu)
+        alone, _ = spent(most(lambda release: release.mu_alone), delta, alone=True)
+        return PrivacySpent(len(largest), *spent(largest, delta), self.folder, alone)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
-from fedaux_pl.processes import Processes
+from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
+from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
@@ -72,68 +72,23 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
 
 
 def release_once(
-    ledger: Ledger,
-    key: str,
-    records: Mapping[int, Digests],
+    budget: Budget,
+    key: ReleaseKey,
     step: Step,
     release: Callable[[], Sequence[ReleasedHead]],
     *,
+    planned: Release | None = None,
     restored: Sequence[ReleasedHead] = (),
-    check: Callable[[Sequence[Entry]], None] | None = None,
-    processes: Processes | None = None,
-) -> tuple[list[ReleasedHead], PrivacySpent]:
-    """Return the heads in the ledger, or new ones that are recorded there; and their total cost.
+) -> tuple[list[ReleasedHead], PrivacySpent | None]:
+    """Return the heads of a step by ``Budget.release_once``, and the total cost."""
 
-    Later runs and requests get the recorded ones. The ledger is not locked while new heads are
-    computed. If another run has recorded the same release meanwhile, its heads are returned, and
-    the new ones are dropped.
+    def packed(heads: Sequence[ReleasedHead]) -> NewRelease:
+        return pack(heads), {head.client: head.release for head in heads}
 
-    Args:
-        ledger: The ledger of this machine.
-        key: What determines the release; an entry that has it is used again.
-        records: The keyed digests of each client's records.
-        step: What is released.
-        release: Computes the heads, in all processes together.
-        restored: Heads that were released before, such as those of a checkpoint. They are recorded
-            if the ledger does not have them.
-        check: Raises, given all entries, if a new release is not allowed. It is called before the
-            heads are computed, and again before they are recorded.
-        processes: The processes of the run. Only the first one reads and writes the ledger.
-    """
-    processes = processes or Processes()
-
-    def record(made: dict[str, Tensor] | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
-        with ledger.locked():
-            entries = ledger.entries()
-            if restored:
-                found = [e.heads for e in entries if made is not None and _same(made, e.heads)]
-            else:
-                found = [entry.heads for entry in entries if entry.key == key]
-            if not found:
-                if check is not None:
-                    check(entries)
-                if made is None:
-                    return None
-                releases = {head.client: head.release for head in unpack(made, step)}
-                entries.append(Entry(key, made, releases, records))
-                ledger.add(entries[-1])
-                found = [made]
-            digests = list(records.values())
-            delta = step.scoring.privacy.delta
-            return found[-1], ledger.total(digests, delta, entries=entries)
-
-    made = pack(restored) if restored else None
-    recorded = processes.broadcast(record(made) if processes.first else None)
-    if recorded is None:
-        made = pack(release())
-        recorded = processes.broadcast(record(made) if processes.first else None)
-        assert recorded is not None  # noqa: S101 - for mypy
-    heads, total = recorded
-    return unpack(heads, step), total
-
-
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    tensors, total = budget.release_once(
+        key, lambda: packed(release()), planned, packed(restored) if restored else None
+    )
+    return unpack(tensors, step), total
 
 
 def describe_privacy(

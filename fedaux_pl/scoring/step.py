@@ -110,8 +110,20 @@ class Step:
         rows = public_map.private_rows(positives)
         vector = self.scorer.vector(rows, labels, public_map.rows(negatives))
         sensitivity = scoring.sensitivity(len(positives), len(negatives))
-        weight, release = scoring.privacy.release(vector, sensitivity, noise_seed, self.share)
-        release = replace(release, flaw=scoring.flaw, what=self.scorer.what)
+        return self.add_noise(client, vector, sensitivity, public_map, noise_seed)
+
+    def add_noise(
+        self,
+        client: int,
+        vector: Tensor,
+        sensitivity: float,
+        public_map: PublicMap,
+        noise_seed: int | None,
+    ) -> ReleasedHead:
+        """Return the release of a vector with this l2-sensitivity, of rows of a public map."""
+        privacy = self.scoring.privacy
+        weight, cost = privacy.release(vector, sensitivity, noise_seed, self.share)
+        release = replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)
         return ReleasedHead(client, weight, public_map, release)
 
     def check_release(

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl.algorithms import FedBN
-from fedaux_pl.errors import ConfigurationError, check_setting, counted
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
-from fedaux_pl.scoring import Ledger, Privacy, Release
-from fedaux_pl.scoring.ledger import Digests, Entry
-from fedaux_pl.scoring.release import remaining_epsilon
-from fedaux_pl.sites.wire import RefusalError
+from fedaux_pl.scoring import Privacy
+from fedaux_pl.scoring.budget import ALONE
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
@@ -122,41 +120,12 @@ class Limits:
         except ValueError as error:
             raise ValueError(f"evaluate_epsilon: {error}") from error
 
-    def check_cost(
-        self,
-        ledger: Ledger,
-        entries: Sequence[Entry],
-        digests: Digests,
-        planned: Release,
-        privacy: Privacy,
-    ) -> None:
-        """Raise a RefusalError if a planned release about these records costs too much.
-
-        Without ``epsilon_limit`` that of the method's ``privacy`` is the limit.
-        """
-        delta = privacy.delta
+    def epsilons(self, privacy: Privacy) -> dict[str, float]:
+        """Return the limits of a ``Budget``; by default the epsilon of the method's privacy."""
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
-            limits["epsilon_limit_alone"] = self.epsilon_limit_alone
-        after = [*entries, Entry("", {}, {0: planned}, {0: digests})]
-        for option, limit in limits.items():
-            alone = option == "epsilon_limit_alone"
-            total = ledger.total([digests], delta, entries=after, alone=alone)
-            if total.epsilon <= limit:
-                continue
-            about = " by the noise of this site alone" if alone else ""
-            reason = f"with this release the cost would be epsilon {total.epsilon:.4g}{about}, "
-            reason += f"above the {option} {limit:g}"
-            last = next((entry for entry in reversed(entries) if entry.is_about(digests)), None)
-            if last is not None:
-                spent = ledger.total([digests], delta, entries=entries, alone=alone).epsilon
-                left = 0.999 * remaining_epsilon(limit, spent, delta)  # printed, not above it
-                count = counted(total.releases - 1, "earlier release")
-                reason += (
-                    f", of which epsilon {left:.4g} is left: the ledger has {count} about these "
-                    f"records, the last of {last.describe()}"
-                )
-            raise RefusalError("budget", reason)
+            limits[ALONE] = self.epsilon_limit_alone
+        return limits
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:

@@ -27,8 +27,8 @@ from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, Ledger, PrivacySpent, PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.budget import Budget, ReleaseKey
-from fedaux_pl.scoring.records import pack, release_once, unpack
 from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring.released_heads import pack, release_once, unpack
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]

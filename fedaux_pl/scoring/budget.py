@@ -124,7 +124,8 @@ class Budget:
                 entries = ledger.entries()
                 known = next((entry for entry in reversed(entries) if is_same(entry)), None)
                 if known is None:
-                    if planned is not None:
+                    if self.limits:
+                        assert planned is not None  # noqa: S101 - limits hold for every release
                         self._check(ledger, entries, key, planned)
                     if new is None:
                         return None

@@ -1,10 +1,10 @@
-"""The ledger: every release with secret noise that was made on this machine.
+"""The ledger: an entry for every release with secret noise that was made on this machine.
 
-It stands in the state folder of the machine that holds the data. Each release is one numbered file,
+It stands in the state folder of the machine that holds the data. Each entry is one numbered file,
 written under a lock before the release leaves, and never changed. It holds what was released, so
 that a run with the same settings uses it again, and the keyed digests of the records that it is
 about, or their checksum if an earlier file has them. What several releases cost together is
-computed record by record, however these were split over clients. A release that cannot be read or
+computed record by record, however these were split over clients. An entry that cannot be read or
 written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import locked, state_folder, write_atomically
 from fedaux_pl.scoring.release import Release, spent
 
@@ -38,7 +38,7 @@ class Entry:
     """What the clients of a federation have released together."""
 
     key: str  # the settings and the data of the release
-    heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
+    heads: Mapping[str, Tensor]  # what was released, as ``released_heads.pack`` gives it
     releases: Mapping[int, Release]
     digests: Mapping[int, Digests]  # of each client's records; a record may have several
     time: float = 0.0  # when it was added, in seconds; the ledger sets it
@@ -46,7 +46,7 @@ class Entry:
 
     def is_about(self, digests: Digests) -> bool:
         """Return whether it is about one of the records with these digests."""
-        return any(bool(np.isin(own, digests).any()) for own in self.digests.values())
+        return any(bool(np.isin(known, digests).any()) for known in self.digests.values())
 
     def describe(self) -> str:
         """Return when it was made, for whom, what it is and what it cost."""
@@ -68,7 +68,7 @@ class PrivacySpent:
 
     def describe(self) -> str:
         """Return the total as a sentence."""
-        count = f"{self.releases} releases" if self.releases > 1 else "1 release"
+        count = counted(self.releases, "release")
         return (
             f"the ledger {self.folder} has at most {count} about a record of these data, in all "
             f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
@@ -83,7 +83,7 @@ class PrivacySpent:
 
 
 class Ledger:
-    """The releases of this machine, whose digests have the key ``key_id``.
+    """The entries of this machine, whose digests have the key ``key_id``.
 
     ``origin`` is for whom new ones are made; by default the run in the current folder.
     """
@@ -107,45 +107,47 @@ class Ledger:
             yield
 
     def entries(self) -> list[Entry]:
-        """Read all releases; raise a PrivacyError if a file is damaged or missing."""
+        """Read all entries; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
         self._known.clear()
         names = {path.name for path in paths}
-        if missing := {_name(number + 1) for number in range(len(paths))} - names:
+        missing = {_name(number + 1) for number in range(len(paths))} - names
+        if missing:
             raise PrivacyError(self._refusal("read", f"{min(missing)} is missing"))
         return [self._read(path) for path in paths]
 
     def _read(self, path: Path) -> Entry:
         try:
-            checksum, content = (file := io.BytesIO(path.read_bytes())).read(64), file.read()
-            if checksum != _checksum(content):
+            whole = path.read_bytes()
+            content = whole[64:]
+            if whole[:64] != _checksum(content):
                 raise ValueError("its checksum does not match")
             stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
-            digests = {client: self._find(own) for client, own in stored["digests"].items()}
-            made = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
+            digests = {client: self._find(known) for client, known in stored["digests"].items()}
+            seconds = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
         origin = stored.get("origin", "")
-        return Entry(stored["key"], stored["heads"], stored["releases"], digests, made, origin)
+        return Entry(stored["key"], stored["heads"], stored["releases"], digests, seconds, origin)
 
-    def _find(self, own: Tensor | str) -> Digests:
+    def _find(self, stored: Tensor | str) -> Digests:
         """Return stored digests, or those of an earlier entry with this checksum."""
-        if isinstance(own, Tensor):
-            digests: Digests = own.numpy().view(np.uint64)
-            own = _checksum(digests.tobytes()).decode()
-            self._known.setdefault(own, digests)
-        if own not in self._known:
+        if isinstance(stored, Tensor):
+            digests: Digests = stored.numpy().view(np.uint64)
+            stored = _checksum(digests.tobytes()).decode()
+            self._known.setdefault(stored, digests)
+        if stored not in self._known:
             raise ValueError("an earlier entry about the same records was replaced")
-        return self._known[own]
+        return self._known[stored]
 
     def add(self, entry: Entry) -> None:
-        """Append a release; the caller holds the lock, and lets it leave only afterwards."""
+        """Append an entry; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
         digests: dict[int, Tensor | str] = {}
-        for client, own in entry.digests.items():
-            unique = np.unique(own)
+        for client, records in entry.digests.items():
+            unique = np.unique(records)
             checksum = _checksum(unique.tobytes()).decode()
             is_known = checksum in self._known
             digests[client] = checksum if is_known else torch.from_numpy(unique.view(np.int64))
@@ -210,12 +212,11 @@ def _parse(content: bytes) -> dict[str, Any]:
     """Return what ``add`` has stored; raise a ValueError for foreign content."""
     try:
         stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-        releases = {client: Release(**own) for client, own in stored["releases"].items()}
+        releases = {client: Release(**cost) for client, cost in stored["releases"].items()}
         digests = stored["digests"]
-        if any(not isinstance(own, str) and own.dtype != torch.int64 for own in digests.values()):
+        if any(not isinstance(d, str) and d.dtype != torch.int64 for d in digests.values()):
             raise TypeError("other digests")
-        texts = stored["key_id"], stored["key"]
-        is_plain = all(isinstance(text, str) for text in texts)
+        is_plain = isinstance(stored["key_id"], str) and isinstance(stored["key"], str)
         if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
             raise TypeError("other entries")
     except Exception as error:  # foreign content can raise nearly any exception

@@ -143,8 +143,8 @@ class Step:
                 "be used; if it comes from a checkpoint or cache, start a new run without them"
             )
 
-    def largest_entry(self, num_positives: int, num_negatives: int) -> float:
-        """Bound the entries of a release: the scorer's largest norm plus the largest noise."""
+    def largest_value(self, num_positives: int, num_negatives: int) -> float:
+        """Bound the numbers of a release: the scorer's largest norm plus the largest noise."""
         sensitivity = self.scoring.sensitivity(num_positives, num_negatives)
         sigma = self.cost(sensitivity, simulated=False).sigma
         norm = self.scorer.largest_norm(num_positives, num_negatives) * (1 + 1e-9)  # rounding

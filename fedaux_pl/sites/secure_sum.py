@@ -218,14 +218,14 @@ class Member:
         """
         if self._pending is None or self._pending[1] != attempt:
             raise RefusalError("message", "there is no unused key for this attempt")
-        signed, attempt, own, secret = self._pending
+        signed, attempt, message, secret = self._pending
         self._pending = None
         expect(signed == agreement, "the key was made for other settings", "settings")
         if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
             raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
-        members = [read_keys(message, agreement, attempt, self.pins) for message in messages]
+        members = [read_keys(keys, agreement, attempt, self.pins) for keys in messages]
         count = len(members)
-        expect(own in members, "the list does not have this site's own key")
+        expect(message in members, "the list does not have this site's own key")
         names = {keys.name for keys in members}
         is_unique = len(names) == len({keys.key for keys in members}) == count
         expect(is_unique, "the list has a name or a key twice")
@@ -233,18 +233,18 @@ class Member:
         expect(count >= self.least, f"got {count} sites; expected {needed}", "limits")
         statements = sorted(keys.statement(agreement, attempt) for keys in members)
         transcript = hashlib.sha256(b"\n".join([TAG.encode(), *statements])).digest()
-        others = [keys for keys in members if keys.name != own.name]
-        masks = {keys.name: _agree(secret, transcript, own.name, keys) for keys in others}
-        return Session(own.name, masks, transcript)
+        others = [keys for keys in members if keys.name != self.name]
+        masks = {keys.name: _agree(secret, transcript, self.name, keys) for keys in others}
+        return Session(self.name, masks, transcript)
 
 
-def _agree(secret: X25519PrivateKey, transcript: bytes, own: str, other: KeyMessage) -> bytes:
+def _agree(secret: X25519PrivateKey, transcript: bytes, name: str, other: KeyMessage) -> bytes:
     """Return k_ij = HKDF-SHA256(X25519(i, j), salt = transcript, info = both names)."""
     try:
         shared = secret.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other.key)))
     except ValueError as error:  # the result is zero: everybody would know the mask
         raise RefusalError("message", f"the key of {other.name} is a point of low order") from error
-    info = " ".join([TAG, "mask", *sorted([own, other.name])]).encode()
+    info = " ".join([TAG, "mask", *sorted([name, other.name])]).encode()
     return HKDF(SHA256(), _KEY_BYTES, salt=transcript, info=info).derive(shared)
 
 

@@ -20,7 +20,7 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.budget import Budget, ReleaseKey
-from fedaux_pl.scoring.records import release_once
+from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
@@ -72,7 +72,7 @@ class Site:
         """Answer requests until the site is ended."""
         adapt(self.federation, self.limits.rehearsal)
         self.federation.plan = plan = self.federation.plan_releases()  # with secret noise
-        self.own_agreement = agreement(self.federation)
+        self.agreement = agreement(self.federation)
         scoring = self.algorithm.scoring
         self.privacy = privacy = Privacy(None) if scoring is None else scoring.privacy
         limits = self.limits
@@ -85,9 +85,7 @@ class Site:
         if any(step.summed for step in plan.values()):
             from fedaux_pl.sites import site_sums
 
-            self.sums = site_sums.SiteSums(
-                self.federation, self.name, self.budget, self.own_agreement
-            )
+            self.sums = site_sums.SiteSums(self.federation, self.name, self.budget, self.agreement)
         largest = max(map(self._largest_request, self.federation.students))
         if limits.evaluate:
             self.evaluation = SiteEvaluation(self.federation, limits, privacy, self.origin)
@@ -127,7 +125,7 @@ class Site:
 
     def _answer(self, request: Message) -> Answer:
         fields = request.fields
-        different = differences(self.own_agreement, fields.get("agreement"))
+        different = differences(self.agreement, fields.get("agreement"))
         more = [f"and {len(different) - _LISTED:,} more"] if len(different) > _LISTED else []
         expect(not different, "; ".join(different[:_LISTED] + more), "settings")
         client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)

@@ -184,7 +184,7 @@ class SiteClients:
         head = ReleasedHead(client, tensors["weight"], public_map, release)
         num_negatives = len(self.context.data.negative_inputs)
         step.check_release(head, size, num_negatives)
-        largest = step.largest_entry(size, num_negatives)
+        largest = step.largest_value(size, num_negatives)
         if not bool((head.weight.abs() <= largest).all()):
             raise PrivacyError("its release is larger than any data and noise can be")
         if release.simulated and not self.sites.rehearsal:

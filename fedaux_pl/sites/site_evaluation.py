@@ -31,17 +31,22 @@ from fedaux_pl.sites.wire import Answer, Message
 
 def join_states(students: ModulesByName) -> State:
     """Return the states of the models of all architectures as one."""
-    states = {name: model.state_dict() for name, model in students.items()}
-    return {f"{name}/{key}": own[key] for name, own in states.items() for key in own}
+    joined: dict[str, Tensor] = {}
+    for name, model in students.items():
+        joined |= {f"{name}/{key}": tensor for key, tensor in model.state_dict().items()}
+    return joined
 
 
 def read_metrics(
     answer: Message, chosen: Collection[str]
 ) -> tuple[int, float | None, dict[str, float]]:
     """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
-    fields, given = answer.fields, answer.fields.get("metrics")
-    values = given if isinstance(given, Mapping) else {}
-    wire.expect((count := wire.read_count(fields, "count")) > 0, "it has no test samples")
+    fields = answer.fields
+    values = fields.get("metrics")
+    if not isinstance(values, Mapping):
+        values = {}
+    count = wire.read_count(fields, "count")
+    wire.expect(count > 0, "it has no test samples")
     epsilon = None
     if fields.get("epsilon") is not None:
         epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
@@ -99,7 +104,8 @@ class SiteEvaluation:
 
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
-        federation, count = self.federation, len(self.test)
+        federation = self.federation
+        count = len(self.test)
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
         if self.privacy.epsilon is None:
@@ -119,7 +125,9 @@ class SiteEvaluation:
 
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""
-        federation, inputs, logits = self.federation, self.test.inputs, []
+        federation = self.federation
+        inputs = self.test.inputs
+        logits = []
         server = federation.server
         runner = server.context.runner
         for name, model in server.models.items():

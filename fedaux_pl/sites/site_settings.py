@@ -50,7 +50,8 @@ class Sites:
 
     def __post_init__(self) -> None:
         check_names(self.names)
-        count, least = len(self.names), self.min_answers
+        least = self.min_answers
+        count = len(self.names)
         check_setting("sites.min_answers", least, 1 <= least <= count, f"lie in 1 ... {count}")
         check_setting("sites.timeout", self.timeout, self.timeout > 0, "be positive")
         check_setting("sites.wait", self.wait, self.wait >= 0, "be at least 0")
@@ -109,10 +110,11 @@ class Limits:
             limit = getattr(self, name)
             is_valid = limit is None or (not isinstance(limit, bool) and limit > 0)
             check_setting(name, limit, is_valid, "be a positive number")
-        least, largest = self.min_batch_size, self.max_batch_size
         check_setting("max_epochs", self.max_epochs, self.max_epochs >= 1, "be at least 1")
-        sizes, expected = (least, largest), "be at least 1 and in this order"
-        check_setting("min_batch_size, max_batch_size", sizes, 1 <= least <= largest, expected)
+        sizes = (self.min_batch_size, self.max_batch_size)
+        is_valid = 1 <= self.min_batch_size <= self.max_batch_size
+        expected = "be at least 1 and in this order"
+        check_setting("min_batch_size, max_batch_size", sizes, is_valid, expected)
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
         try:
@@ -147,7 +149,8 @@ def agreement(federation: Federation) -> dict[str, Any]:
 
     Server and sites compare them with every request: no message changes them or names a class.
     """
-    settings, data = federation.settings(), federation.data
+    settings = federation.settings()
+    data = federation.data
     shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
         "format": FORMAT,
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
@@ -158,7 +161,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
     return plain
 
 
-def differences(own: Mapping[str, Any], other: object) -> list[str]:
+def differences(expected: Mapping[str, Any], other: object) -> list[str]:
     """Return the settings in which two agreements differ, with both values.
 
     Examples:
@@ -167,11 +170,12 @@ def differences(own: Mapping[str, Any], other: object) -> list[str]:
     """
     if not isinstance(other, Mapping):
         return ["the server has sent no settings"]
-    found = []
-    for name in [*own, *sorted(other.keys() - own.keys())]:  # invented ones last
-        here, there = own.get(name), other.get(name)
+    lines = []
+    for name in [*expected, *sorted(other.keys() - expected.keys())]:  # invented ones last
+        here = expected.get(name)
+        there = other.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
-            found += [f"{name}.{text}" for text in differences(here, there)]
+            lines += [f"{name}.{text}" for text in differences(here, there)]
         elif here != there:
-            found.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
-    return found
+            lines.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
+    return lines

@@ -45,21 +45,21 @@ class Pending:
 
 
 class SiteSums:
-    """The secure sums of a site; ``own_agreement`` is what it compares with the server's."""
+    """The secure sums of a site; ``agreement`` is what it compares with the server's."""
 
     def __init__(
         self,
         federation: Federation,
         name: str,
         budget: Budget,
-        own_agreement: Mapping[str, Any],
+        agreement: Mapping[str, Any],
     ) -> None:
         scoring = federation.algorithm.scoring
         assert scoring is not None  # noqa: S101 - the plan has secure sums
         self.federation = federation
         self.name = name
         self.budget = budget
-        self.own_agreement = own_agreement
+        self.agreement = agreement
         self.privacy = scoring.privacy
         self._pending: dict[str, Pending] = {}
         self._create_member()  # raises if the pins do not fit
@@ -102,7 +102,7 @@ class SiteSums:
         federation = self.federation
         name = federation.architectures[client]
         student = federation.students[name]
-        digest = sum_digest(self.own_agreement, name, step, h0, public_map)
+        digest = sum_digest(self.agreement, name, step, h0, public_map)
         pending = self._pending.get(digest)
         if pending is None:
             member = self._create_member()

@@ -51,7 +51,10 @@ def test_a_release_is_computed_once(budget):
 def test_what_costs_too_much_is_refused_before_it_is_computed(budget):
     budget.release_once(KEY, lambda: of(1.0), COST)
     other = ReleaseKey("other ")
-    with pytest.raises(PrivacyError, match="above the epsilon_limit 1, of which epsilon 0 is left"):
+    left = (
+        "above the epsilon_limit 1, of which epsilon 0 is left: the ledger has 1 earlier release "
+    )
+    with pytest.raises(PrivacyError, match=left):
         budget.release_once(other, lambda: pytest.fail("computed"), COST)
     with pytest.raises(PrivacyError, match="above the epsilon_limit 1"):
         budget.check(other, COST)
@@ -63,6 +66,17 @@ def test_what_costs_too_much_is_refused_before_it_is_computed(budget):
         budget.check(ReleaseKey("other ", earlier=other), COST)
     budget.check(ReleaseKey("other ", earlier=KEY), COST)
     assert len(budget.entries()) == 1
+
+
+def test_other_tensors_of_the_server_need_an_explicit_yes(budget):
+    budget.limits = {"epsilon_limit": 9.0}
+    budget.release_once(KEY, lambda: of(1.0), COST)
+    other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
+    with pytest.raises(PrivacyError, match=r"a second one: .* which costs epsilon 1 again"):
+        budget.check(other, COST)
+    budget.check(KEY, COST)
+    budget.allow_new_h0 = True
+    budget.check(other, COST)
 
 
 def test_the_limits_hold_again_before_an_entry_is_written(budget):
@@ -86,6 +100,9 @@ def test_the_release_that_another_run_has_added_meanwhile_is_used(budget):
 
 
 def test_a_restored_release_gets_an_entry_unless_its_tensors_have_one(budget):
+    with pytest.raises(AssertionError):  # limits need the cost
+        budget.release_once(KEY, lambda: of(1.0))
+    budget.limits = {}
     for value, count in ((1.0, 1), (1.0, 1), (2.0, 2)):
         restored = of(value)
         tensors, total = budget.release_once(KEY, lambda: pytest.fail("new"), restored=restored)

@@ -104,7 +104,7 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     # a server that pretends a dropout, and asks again
     site = hub.sites["site-0"]
     [digest] = site.sums._pending
-    fields = {"kind": "keys", "client": 0, "agreement": site.own_agreement, "sum": digest}
+    fields = {"kind": "keys", "client": 0, "agreement": site.agreement, "sum": digest}
     again = Message({**fields, "attempt": 2**39, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
     assert len(entries()) == 3

@@ -1,4 +1,4 @@
-"""Released heads as tensors, in the ledger, where each is made once, and as sentences."""
+"""Released heads: as tensors, each released once within a budget, and as sentences."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -50,24 +50,24 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
     unit = step.scoring.norm_bound == "unit"
     maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
     of_client: dict[int, dict[str, Tensor]] = {}
-    for entry in tensors.keys() - {"numbers", "clients"}:
-        name, _, client_text = entry.rpartition("/")
-        of_client.setdefault(int(client_text), {})[name] = tensors[entry]
+    for key in tensors.keys() - {"numbers", "clients"}:
+        name, _, client_text = key.rpartition("/")
+        of_client.setdefault(int(client_text), {})[name] = tensors[key]
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
         of_map = of_client[client]
         weight = of_map.pop("weight")
         members = tuple(of_map.pop("members").tolist()) if "members" in of_map else ()
-        key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
-        if key not in maps:
-            maps[key] = PublicMap(**of_map, unit=unit, bound=bound)
+        map_key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
+        if map_key not in maps:
+            maps[map_key] = PublicMap(**of_map, unit=unit, bound=bound)
         cost = step.cost(sensitivity, bool(simulated), summands=len(members) or 1)
         release = replace(cost, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
         if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
-        heads.append(ReleasedHead(client, weight, maps[key], release, members))
+        heads.append(ReleasedHead(client, weight, maps[map_key], release, members))
     return heads
 
 
@@ -125,7 +125,8 @@ def describe_all(
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
-    if (attempts := scoring.privacy.attempts) > 1:
+    attempts = scoring.privacy.attempts
+    if attempts > 1:
         sent += f", each sum in up to {attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
@@ -143,14 +144,18 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     text += _conditions(privacy)
-    if not (shares := scoring.scorer.shares):
+    shares = scoring.scorer.shares
+    if not shares:
         return text
-    sigma, delta = privacy.cost(1.0).sigma, privacy.delta / len(shares)
-    parts = {k: gaussian_epsilon(delta, sigma / math.sqrt(share)) for k, share in shares.items()}
-    listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
+    sigma = privacy.cost(1.0).sigma
+    delta = privacy.delta / len(shares)
+    epsilons = [gaussian_epsilon(delta, sigma / math.sqrt(share)) for share in shares.values()]
+    listed = " + ".join(
+        f"{epsilon:.3g} for {name}" for name, epsilon in zip(shares, epsilons, strict=True)
+    )
     return (
         f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
-        f"= {sum(parts.values()):.3g} at the same delta)"
+        f"= {sum(epsilons):.3g} at the same delta)"
     )
 
 
@@ -159,7 +164,7 @@ def _conditions(privacy: Privacy) -> str:
 
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
-    """One record per kind of release: that of the client with the largest sigma."""
+    """Return one release of each kind: that of the client with the largest sigma."""
     kinds: dict[Release, Release] = {}
     for release in (head.release for head in heads):
         kind = replace(release, sigma=0.0, sensitivity=0.0)
@@ -169,7 +174,8 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 
 def _describe(release: Release, has_pins: bool) -> str:
-    is_sum, subject = release.summands > 1, f"the release of {release.what} by each client"
+    is_sum = release.summands > 1
+    subject = f"the release of {release.what} by each client"
     if is_sum:
         subject = f"the sum over {release.summands} clients of {release.what}"
     if release.mechanism == "none":
@@ -195,9 +201,11 @@ def _describe(release: Release, has_pins: bool) -> str:
     if not is_sum:
         return text
     if has_pins:
-        server = (
-            "also against a server that breaks the protocol: the keys of all clients are pinned"
+        return (
+            f"{text}; also against a server that breaks the protocol: the keys of all clients are "
+            "pinned"
         )
-        return f"{text}; {server}"
-    server = "ONLY against a server that keeps to the protocol: without pins it could sign for the"
-    return f"{text}; {server} clients (fedaux-pl sites pin)"
+    return (
+        f"{text}; ONLY against a server that keeps to the protocol: without pins it could sign for "
+        "the clients (fedaux-pl sites pin)"
+    )

@@ -36,7 +36,7 @@ from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
-from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
+from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]

@@ -26,8 +26,9 @@ from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, Ledger, PrivacySpent, PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.records import pack, release_once, unpack
+from fedaux_pl.scoring.budget import Budget, ReleaseKey
 from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring.released_heads import pack, release_once, unpack
 
 _Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
@@ -146,15 +147,10 @@ class Preparation:
         if self.secret_noise:
             processes = self.context.processes
             recorded = asked.clients if processes.first else ()  # only the first uses the ledger
-            heads, total = release_once(
-                Ledger(data.key_id),
-                key,
-                {client: data.record_digests(client) for client in recorded},
-                step,
-                ask,
-                restored=restored,
-                processes=processes,
-            )
+            digests = {client: data.record_digests(client) for client in recorded}
+            delta = step.scoring.privacy.delta
+            budget = Budget(Ledger(data.key_id), digests, delta, processes=processes)
+            heads, total = release_once(budget, ReleaseKey(key), step, ask, restored=restored)
         else:
             cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
             heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), step)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
 from torchmetrics.functional.classification import binary_auroc
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.errors import PrivacyError, check_setting
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry, unpack_pair
@@ -31,6 +31,7 @@ from fedaux_pl.scoring import (
     Release,
     Scoring,
     Sigmoid,
+    Step,
     spent,
 )
 from fedaux_pl.scoring.scorers import check_converged
@@ -67,9 +68,14 @@ class ScoringHead(pl.LightningModule):
             the sensitivity, and a fit that does not reach it cannot be released.
         max_iter: The maximum number of iterations of the solver.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+        scoring: Another scorer, feature map, norm bound and calibration, such as those of
+            ``FedAUX().scoring``, in place of the options from ``regularization`` to ``tolerance``.
+            D^- are the public data of map and calibration; ``release`` states the privacy. It is
+            not saved, either.
 
     Examples:
-        >>> head = ScoringHead(regularization=0.01)
+        >>> from fedaux_pl import FedAUX
+        >>> head = ScoringHead(scoring=FedAUX().scoring)
         >>> head.fit_features(positives=torch.rand(40, 8) + 0.5, negatives=torch.rand(60, 8))
         >>> weight = head.release(epsilon=1.0, delta=1e-5)
         >>> head(torch.rand(5, 8)).shape, head.spent[1]
@@ -86,19 +92,25 @@ class ScoringHead(pl.LightningModule):
         tolerance: float = 1e-10,
         max_iter: int = 1000,
         model_options: dict[str, Any] | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         super().__init__()
-        save_arguments(self, model)
+        saved = None if scoring is None else "not saved: Scoring"
+        save_arguments(self, model, ignore=["scoring"], scoring=saved)
         self.automatic_optimization = False
-        self.scorer = Logistic(regularization, normalized, tolerance)
-        self.scoring = Scoring(
-            scorer=self.scorer,
-            feature_map=Identity(),
-            calibration=Sigmoid(xi),
-            norm_bound=norm_bound,
-            privacy=Privacy(),  # replaced in each release
-            shrink=False,
-        )
+        if scoring is None:
+            scoring = Scoring(
+                scorer=Logistic(regularization, normalized, tolerance),
+                feature_map=Identity(),
+                calibration=Sigmoid(xi),
+                norm_bound=norm_bound,
+                privacy=Privacy(),  # replaced in each release
+                shrink=False,
+            )
+        is_valid = isinstance(scoring, Scoring) and not scoring.scorer.uses_labels
+        check_setting("scoring", scoring, is_valid, "be a Scoring whose scorer needs no labels")
+        self.scoring = scoring
+        self.scorer = scoring.scorer
         self.backbone: Any = None
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
@@ -107,6 +119,8 @@ class ScoringHead(pl.LightningModule):
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None
         self.public_map: PublicMap | None = None  # of the released weight
+        self.reference: Tensor | None = None  # its logits on D^-
+        self._negatives: Tensor | None = None  # their rows
         self._fitted_map = PublicMap()
         self._fitted: Tensor | None = None  # before noise: see __getstate__
         self._gradient_norm = math.inf
@@ -117,7 +131,7 @@ class ScoringHead(pl.LightningModule):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the fit out of copies and pickles, such as ``torch.save(head)`` writes."""
         unfitted = {"_fitted": None, "_fitted_map": PublicMap(), "_gradient_norm": math.inf}
-        return super().__getstate__() | unfitted | {"_collected": []}
+        return super().__getstate__() | unfitted | {"_negatives": None, "_collected": []}
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fit the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
@@ -134,10 +148,15 @@ class ScoringHead(pl.LightningModule):
         self._fitted = None  # if this fit fails, an earlier one would get its sensitivity
         public_map = self.scoring.fit_map(negatives, negatives)
         self._fitted_map = self.scoring.client_map(public_map, positives)
-        self._sensitivity = self.scorer.sensitivity(len(positives), len(negatives))
-        own, others = self._fitted_map.private_rows(positives), self._fitted_map.rows(negatives)
-        self._fitted, self._gradient_norm = self.scorer.fit(own, others, self.max_iter)
-        return own, others
+        self._sensitivity = self.scoring.sensitivity(len(positives), len(negatives))
+        rows = self._fitted_map.private_rows(positives)
+        others = self._fitted_map.rows(negatives)
+        if isinstance(self.scorer, Logistic):
+            self._fitted, self._gradient_norm = self.scorer.fit(rows, others, self.max_iter)
+        else:
+            self._fitted = self.scorer.vector(rows, negatives=others)
+        self._negatives = others
+        return rows, others
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -190,11 +209,12 @@ class ScoringHead(pl.LightningModule):
         features = torch.cat([rows for rows, _ in self._collected])
         member = torch.cat([flags for _, flags in self._collected])
         self._collected = []
-        own, others = self._fit(features[member], features[~member])
+        rows, others = self._fit(features[member], features[~member])
         assert self._fitted is not None  # noqa: S101 - for mypy
-        scores = torch.cat([own, others]).cpu() @ self._fitted
-        self.log("train/auroc", binary_auroc(scores, torch.arange(len(scores)) < len(own)))
-        self.log("train/gradient_norm", self._gradient_norm)
+        scores = torch.cat([rows, others]).cpu() @ self._fitted.cpu()
+        self.log("train/auroc", binary_auroc(scores, torch.arange(len(scores)) < len(rows)))
+        if isinstance(self.scorer, Logistic):
+            self.log("train/gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True
 
     def release(
@@ -228,21 +248,26 @@ class ScoringHead(pl.LightningModule):
         return self._release(Privacy(epsilon=None), compose, None)
 
     def _release(self, privacy: Privacy, compose: bool, noise_seed: int | None) -> Tensor:
-        if self._fitted is None:
+        if self._fitted is None or self._negatives is None:
             raise PrivacyError(
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
                 "never the fit itself)"
             )
-        check_converged(self._gradient_norm, self.scorer.tolerance)
+        if isinstance(self.scorer, Logistic):
+            check_converged(self._gradient_norm, self.scorer.tolerance)
         if self.ledger and not compose:
             epsilon, delta = self.spent
             raise PrivacyError(
                 f"this client has released its scoring head already, at ({epsilon:g}, {delta:g}): "
                 "a second release costs more privacy; pass compose=True to make it anyway"
             )
-        self.weight, record = privacy.release(self._fitted, self._sensitivity, noise_seed)
-        self.public_map = self._fitted_map
-        self.ledger.append(replace(record, flaw=self.scoring.flaw))
+        step = Step(replace(self.scoring, privacy=privacy))
+        fitted = self._fitted
+        head = step.add_noise(0, fitted, self._sensitivity, self._fitted_map, noise_seed)
+        self.weight = head.weight
+        self.public_map = head.public_map
+        self.reference = self.weight @ self._negatives.cpu().T
+        self.ledger.append(head.release)
         return self.weight
 
     @property
@@ -252,11 +277,11 @@ class ScoringHead(pl.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute s_i(x) with the released weight, shape (N,)."""
-        if self.weight is None or self.public_map is None:
+        if self.weight is None or self.public_map is None or self.reference is None:
             raise PrivacyError("nothing was released yet: call release(epsilon, delta) first")
         rows = self.public_map.rows(self.features(x))
         logits = self.weight.to(rows.device) @ rows.T
-        return self.scoring.calibration.scores(logits, logits)
+        return self.scoring.calibration.scores(logits, self.reference.to(rows.device))
 
     def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute s_i(x), shape (N,)."""
@@ -271,16 +296,22 @@ class ScoringHead(pl.LightningModule):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the released weight and its cost for the state dict; the fit is left out."""
+        public_map = self.public_map
         return {
-            "weight": None if self.weight is None else self.weight.cpu(),
-            "bound": None if self.public_map is None else self.public_map.bound,
+            "weight": self.weight,
+            "reference": self.reference,
+            "bound": None if public_map is None else public_map.bound,
+            "map": {} if public_map is None else public_map.tensors(),
             "ledger": [asdict(release) for release in self.ledger],
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the released weight and its cost."""
-        self.weight, bound = state["weight"], state["bound"]
-        unit = self.scoring.norm_bound == "unit"
-        self.public_map = None if bound is None else PublicMap(unit=unit, bound=bound)
+        self.weight = state["weight"]
+        bound = state["bound"]
+        if bound is not None:
+            unit = self.scoring.norm_bound == "unit"
+            self.public_map = PublicMap(**state.get("map", {}), unit=unit, bound=bound)
+            self.reference = state.get("reference", torch.zeros(1))  # a sigmoid needs none
         # Older states do not say where the noise came from: nothing is claimed for it.
         self.ledger = [Release(**{"simulated": True, **release}) for release in state["ledger"]]

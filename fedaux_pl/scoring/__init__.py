@@ -6,28 +6,39 @@ docstring of a scorer proves its sensitivity; ``tests/scoring/test_audit.py`` at
 of this package.
 """
 
-from fedaux_pl.scoring.calibration import Calibration as Calibration
-from fedaux_pl.scoring.calibration import Sigmoid as Sigmoid
-from fedaux_pl.scoring.calibration import Standardized as Standardized
-from fedaux_pl.scoring.class_scorers import ClassCounts as ClassCounts
-from fedaux_pl.scoring.class_scorers import ClassStatistics as ClassStatistics
-from fedaux_pl.scoring.class_scorers import Residuals as Residuals
-from fedaux_pl.scoring.class_scorers import ScoresAndHead as ScoresAndHead
-from fedaux_pl.scoring.feature_maps import Centered as Centered
-from fedaux_pl.scoring.feature_maps import FeatureMap as FeatureMap
-from fedaux_pl.scoring.feature_maps import Identity as Identity
-from fedaux_pl.scoring.feature_maps import PublicMap as PublicMap
-from fedaux_pl.scoring.feature_maps import Whitened as Whitened
-from fedaux_pl.scoring.ledger import Ledger as Ledger
-from fedaux_pl.scoring.ledger import PrivacySpent as PrivacySpent
-from fedaux_pl.scoring.release import Privacy as Privacy
-from fedaux_pl.scoring.release import Release as Release
-from fedaux_pl.scoring.release import ReleasedHead as ReleasedHead
-from fedaux_pl.scoring.release import spent as spent
-from fedaux_pl.scoring.scorers import Logistic as Logistic
-from fedaux_pl.scoring.scorers import Mean as Mean
-from fedaux_pl.scoring.scorers import Scorer as Scorer
-from fedaux_pl.scoring.scoring import NormBound as NormBound
-from fedaux_pl.scoring.scoring import Scoring as Scoring
-from fedaux_pl.scoring.step import Collected as Collected
-from fedaux_pl.scoring.step import Step as Step
+from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
+from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals, ScoresAndHead
+from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
+from fedaux_pl.scoring.ledger import Ledger, PrivacySpent
+from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, spent
+from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
+from fedaux_pl.scoring.scoring import NormBound, Scoring
+from fedaux_pl.scoring.step import Collected, Step
+
+__all__ = [
+    "Calibration",
+    "Centered",
+    "ClassCounts",
+    "ClassStatistics",
+    "Collected",
+    "FeatureMap",
+    "Identity",
+    "Ledger",
+    "Logistic",
+    "Mean",
+    "NormBound",
+    "Privacy",
+    "PrivacySpent",
+    "PublicMap",
+    "Release",
+    "ReleasedHead",
+    "Residuals",
+    "Scorer",
+    "ScoresAndHead",
+    "Scoring",
+    "Sigmoid",
+    "Standardized",
+    "Step",
+    "Whitened",
+    "spent",
+]

@@ -177,7 +177,7 @@ class Residuals(SummableScorer):
         return integer_statistics.sum_integer_residuals(rows, labels, self.classifier)
 
     def integer_sensitivity(self, row_length: int, num_classes: int) -> tuple[int, float]:
-        """That of ``functional.sum_integer_residuals``; all entries have one unit."""
+        """That of ``functional.sum_integer_residuals``; all numbers have one unit."""
         unit = integer_statistics.residuals_unit(row_length, num_classes)
         return integer_statistics.INTEGER_RESIDUAL_SENSITIVITY, unit
 
@@ -280,8 +280,8 @@ class ScoresAndHead(Scorer):
     ) -> tuple[Tensor, Tensor]:
         """w, shape (k,), and W, shape (C, k + 1), of a vector."""
         length = self.row_length(vector, num_classes)
-        weight, head = vector[:length], vector[length:]
-        return weight / self.scale(num_positives, num_negatives), head.view(num_classes, -1)
+        weight = vector[:length] / self.scale(num_positives, num_negatives)
+        return weight, vector[length:].view(num_classes, -1)
 
     def vector_length(self, row_length: int, num_classes: int) -> int:
         """k + C (k + 1)."""
@@ -309,7 +309,7 @@ class PooledStatistics:
     """The statistics of the clients of one architecture."""
 
     means: Tensor  # the mean row of each class with noise, shape (C, k)
-    variances: Tensor  # of the noise in an entry of each mean, shape (C,)
+    variances: Tensor  # of the noise in a number of each mean, shape (C,)
     priors: Tensor  # the shares of the classes, shape (C,)
     moment: Tensor  # the sum of r r^T with noise, shape (k, k)
     noise: float  # the standard deviation of the noise in its diagonal
@@ -322,7 +322,7 @@ def pool_statistics(
     vectors, sigmas = stack_heads(heads)
     constant, _ = statistics_sensitivity(rho)
     parts = [split_statistics(vector, num_classes, rho) for vector in vectors]
-    sums, counts, moments = (torch.stack(entries) for entries in zip(*parts, strict=True))
+    sums, counts, moments = (torch.stack(group) for group in zip(*parts, strict=True))
     total = float(sigmas.norm())
     return PooledStatistics(
         *pool_class_means(sums, counts, sigmas, sigmas / constant),

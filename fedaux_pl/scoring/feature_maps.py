@@ -136,8 +136,9 @@ class Whitened(FeatureMap):
     whitening: float | None = None
 
     def __post_init__(self) -> None:
-        count, whitening = self.dimensions, self.whitening
+        count = self.dimensions
         check_setting("dimensions", count, count is None or count >= 1, "be at least 1")
+        whitening = self.whitening
         is_valid = whitening is None or 0 <= whitening <= 1
         check_setting("whitening", whitening, is_valid, "lie in [0, 1]")
 
@@ -146,16 +147,18 @@ class Whitened(FeatureMap):
         features = _checked(features)
         center = features.mean(dim=0)
         covariance = torch.zeros(2 * center.shape, dtype=torch.float64, device=center.device)
-        for part in torch.split(features, _CHUNK):
-            covariance += (part - center).T @ (part - center)
+        for rows in torch.split(features, _CHUNK):
+            centered = rows - center
+            covariance += centered.T @ centered
         variances, vectors = torch.linalg.eigh(covariance.cpu() / len(features))
-        variances, vectors = variances.flip(0), vectors.flip(1)
+        variances = variances.flip(0)
+        vectors = vectors.flip(1)
         count = int((variances > _NEGLIGIBLE * variances[0]).sum())
         count = min(self.dimensions or count, count)
         if not variances[0] > 0 or count == 0:
             raise ValueError("the public features do not vary: there is nothing to whiten")
         vectors = vectors[:, :count]
-        # The sign of an eigenvector is arbitrary: make its largest entry positive.
+        # The sign of an eigenvector is arbitrary: make its largest number positive.
         largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
         whitening = 0.5 if self.whitening is None else self.whitening
         directions = vectors * largest.sign() / variances[:count].pow(whitening / 2)

@@ -1,10 +1,10 @@
-"""The ledger: every release with secret noise that was made on this machine.
+"""The ledger: an entry for every release with secret noise that was made on this machine.
 
-It stands in the state folder of the machine that holds the data. Each release is one numbered file,
+It stands in the state folder of the machine that holds the data. Each entry is one numbered file,
 written under a lock before the release leaves, and never changed. It holds what was released, so
 that a run with the same settings uses it again, and the keyed digests of the records that it is
 about, or their checksum if an earlier file has them. What several releases cost together is
-computed record by record, however these were split over clients. A release that cannot be read or
+computed record by record, however these were split over clients. An entry that cannot be read or
 written stops the run.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
@@ -12,8 +12,9 @@ Simulated releases, whose noise comes from a seed, are not in the ledger: they g
 
 import hashlib
 import io
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,7 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedaux_pl.errors import PrivacyError
+from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import locked, state_folder, write_atomically
 from fedaux_pl.scoring.release import Release, spent
 
@@ -37,7 +38,7 @@ class Entry:
     """What the clients of a federation have released together."""
 
     key: str  # the settings and the data of the release
-    heads: Mapping[str, Tensor]  # what was released, as ``records.pack`` gives it
+    heads: Mapping[str, Tensor]  # what was released, as ``released_heads.pack`` gives it
     releases: Mapping[int, Release]
     digests: Mapping[int, Digests]  # of each client's records; a record may have several
     time: float = 0.0  # when it was added, in seconds; the ledger sets it
@@ -45,7 +46,7 @@ class Entry:
 
     def is_about(self, digests: Digests) -> bool:
         """Return whether it is about one of the records with these digests."""
-        return any(bool(np.isin(own, digests).any()) for own in self.digests.values())
+        return any(bool(np.isin(known, digests).any()) for known in self.digests.values())
 
     def describe(self) -> str:
         """Return when it was made, for whom, what it is and what it cost."""
@@ -56,32 +57,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class ReleaseKey:
-    """The key of a site's release; ``received`` is the part that the server determines."""
-
-    start: str
-    received: str
-    end: str
-    earlier: "ReleaseKey | None" = None  # of the release that must be in the ledger before
-
-    def __str__(self) -> str:
-        return self.start + self.received + self.end
-
-    def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data."""
-        return key.startswith(self.start) and key.endswith(self.end)
-
-    def is_of(self, key: str) -> bool:
-        """Return whether a key is this one, or that of an attempt at this secure sum."""
-        is_attempt = key.startswith(f"{self.start}{self.received} sum ")
-        return key == str(self) or (is_attempt and key.endswith(self.end))
-
-    def of_attempt(self, attempt: str) -> str:
-        """Return the key of an attempt at a secure sum."""
-        return f"{self.start}{self.received} sum {attempt}{self.end}"
-
-
-@dataclass(frozen=True)
 class PrivacySpent:
     """What all releases about a record cost together, for the record with the largest cost."""
 
@@ -89,10 +64,11 @@ class PrivacySpent:
     epsilon: float  # infinite if one of them guarantees nothing
     delta: float
     folder: Path
+    epsilon_alone: float = math.inf  # if secure sums protect nothing
 
     def describe(self) -> str:
         """Return the total as a sentence."""
-        count = f"{self.releases} releases" if self.releases > 1 else "1 release"
+        count = counted(self.releases, "release")
         return (
             f"the ledger {self.folder} has at most {count} about a record of these data, in all "
             f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
@@ -107,7 +83,7 @@ class PrivacySpent:
 
 
 class Ledger:
-    """The releases of this machine, whose digests have the key ``key_id``.
+    """The entries of this machine, whose digests have the key ``key_id``.
 
     ``origin`` is for whom new ones are made; by default the run in the current folder.
     """
@@ -131,45 +107,47 @@ class Ledger:
             yield
 
     def entries(self) -> list[Entry]:
-        """Read all releases; raise a PrivacyError if a file is damaged or missing."""
+        """Read all entries; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
         self._known.clear()
         names = {path.name for path in paths}
-        if missing := {_name(number + 1) for number in range(len(paths))} - names:
+        missing = {_name(number + 1) for number in range(len(paths))} - names
+        if missing:
             raise PrivacyError(self._refusal("read", f"{min(missing)} is missing"))
         return [self._read(path) for path in paths]
 
     def _read(self, path: Path) -> Entry:
         try:
-            checksum, content = (file := io.BytesIO(path.read_bytes())).read(64), file.read()
-            if checksum != _checksum(content):
+            whole = path.read_bytes()
+            content = whole[64:]
+            if whole[:64] != _checksum(content):
                 raise ValueError("its checksum does not match")
             stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
-            digests = {client: self._find(own) for client, own in stored["digests"].items()}
-            made = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
+            digests = {client: self._find(known) for client, known in stored["digests"].items()}
+            seconds = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
         origin = stored.get("origin", "")
-        return Entry(stored["key"], stored["heads"], stored["releases"], digests, made, origin)
+        return Entry(stored["key"], stored["heads"], stored["releases"], digests, seconds, origin)
 
-    def _find(self, own: Tensor | str) -> Digests:
+    def _find(self, stored: Tensor | str) -> Digests:
         """Return stored digests, or those of an earlier entry with this checksum."""
-        if isinstance(own, Tensor):
-            digests: Digests = own.numpy().view(np.uint64)
-            own = _checksum(digests.tobytes()).decode()
-            self._known.setdefault(own, digests)
-        if own not in self._known:
+        if isinstance(stored, Tensor):
+            digests: Digests = stored.numpy().view(np.uint64)
+            stored = _checksum(digests.tobytes()).decode()
+            self._known.setdefault(stored, digests)
+        if stored not in self._known:
             raise ValueError("an earlier entry about the same records was replaced")
-        return self._known[own]
+        return self._known[stored]
 
     def add(self, entry: Entry) -> None:
-        """Append a release; the caller holds the lock, and lets it leave only afterwards."""
+        """Append an entry; the caller holds the lock, and lets it leave only afterwards."""
         buffer = io.BytesIO()
         digests: dict[int, Tensor | str] = {}
-        for client, own in entry.digests.items():
-            unique = np.unique(own)
+        for client, records in entry.digests.items():
+            unique = np.unique(records)
             checksum = _checksum(unique.tobytes()).decode()
             is_known = checksum in self._known
             digests[client] = checksum if is_known else torch.from_numpy(unique.view(np.int64))
@@ -191,12 +169,7 @@ class Ledger:
             raise PrivacyError(self._refusal("written", error)) from error
 
     def total(
-        self,
-        digests: Sequence[Digests],
-        delta: float,
-        *,
-        entries: Sequence[Entry] | None = None,
-        alone: bool = False,
+        self, digests: Sequence[Digests], delta: float, *, entries: Sequence[Entry] | None = None
     ) -> PrivacySpent:
         """Compute what the releases about the records with these digests cost at this delta.
 
@@ -204,7 +177,6 @@ class Ledger:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
             entries: What ``entries`` has returned, with planned releases; None to read it.
-            alone: Whether to state what they cost if secure sums protect nothing.
         """
         entries = self.entries() if entries is None else entries
         groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
@@ -212,15 +184,22 @@ class Ledger:
             for client, release in entry.releases.items():
                 groups.setdefault(entry.digests[client].tobytes(), []).append(release)
         # a record may occur twice in D_i
-        pairs = [(np.unique(np.frombuffer(own, np.uint64)), rs) for own, rs in groups.items()]
-        owned = np.concatenate([own for own, _ in pairs])
-        group_of = np.repeat(np.arange(len(pairs)), [len(own) for own, _ in pairs])
-        known, position = np.unique(owned, return_inverse=True)
-        costs = [sum((r.mu_alone if alone else r.mu) ** 2 for r in rs) for _, rs in pairs]
-        cost = np.bincount(position, weights=np.array(costs)[group_of])
-        cost[~np.isin(known, np.concatenate(digests))] = -1
-        releases = [r for i in group_of[position == cost.argmax()] for r in pairs[i][1]]
-        return PrivacySpent(len(releases), *spent(releases, delta, alone), self.folder)
+        records = [np.unique(np.frombuffer(group, np.uint64)) for group in groups]
+        releases = list(groups.values())
+        group_of = np.repeat(np.arange(len(records)), [len(group) for group in records])
+        known, position = np.unique(np.concatenate(records), return_inverse=True)
+        is_asked = np.isin(known, np.concatenate(digests))
+
+        def most(mu: Callable[[Release], float]) -> list[Release]:
+            """Return the releases about the record for which they cost most."""
+            costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
+            cost = np.where(is_asked, np.bincount(position, weights=costs[group_of]), -1)
+            about = group_of[position == cost.argmax()]
+            return [release for i in about for release in releases[i]]
+
+        largest = most(lambda release: release.mu)
+        alone, _ = spent(most(lambda release: release.mu_alone), delta, alone=True)
+        return PrivacySpent(len(largest), *spent(largest, delta), self.folder, alone)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (
@@ -233,12 +212,11 @@ def _parse(content: bytes) -> dict[str, Any]:
     """Return what ``add`` has stored; raise a ValueError for foreign content."""
     try:
         stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-        releases = {client: Release(**own) for client, own in stored["releases"].items()}
+        releases = {client: Release(**cost) for client, cost in stored["releases"].items()}
         digests = stored["digests"]
-        if any(not isinstance(own, str) and own.dtype != torch.int64 for own in digests.values()):
+        if any(not isinstance(d, str) and d.dtype != torch.int64 for d in digests.values()):
             raise TypeError("other digests")
-        texts = stored["key_id"], stored["key"]
-        is_plain = all(isinstance(text, str) for text in texts)
+        is_plain = isinstance(stored["key_id"], str) and isinstance(stored["key"], str)
         if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
             raise TypeError("other entries")
     except Exception as error:  # foreign content can raise nearly any exception

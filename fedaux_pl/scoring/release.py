@@ -94,8 +94,8 @@ class Privacy:
         delta: Between 0 and 1, both excluded.
         mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
         secret: false derives the noise from the seed of the run: a simulation, which can be
-            repeated and protects nothing. true takes it from the operating system and records the
-            release in the ledger of this machine, as a deployment must.
+            repeated and protects nothing. true takes it from the operating system and adds an
+            entry to the ledger of this machine, as a deployment must.
         sums: What the server gets of class statistics: ``local``, the vector of each client, or
             ``secure``, their sum over the clients alone, to which each adds a part of the noise.
         colluders: t, at least 1: how many clients of a secure sum may show the server their noise
@@ -312,7 +312,7 @@ def round_to_grid(vector: Tensor, sigma: float) -> Tensor:
 
     The low-order bits of a sum in floating point tell its terms (Mironov 2012). A multiple of the
     grid stands for all numbers around it: rounding errors matter only at the borders between them,
-    which an entry meets with a probability of about 2^-42 if it is not much larger than sigma.
+    which a number meets with a probability of about 2^-42 if it is not much larger than sigma.
 
     Examples:
         >>> 1024 * round_to_grid(torch.tensor([0.12345678]).double(), sigma=1.0)

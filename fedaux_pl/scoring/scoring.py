@@ -69,7 +69,7 @@ class Scoring:
         """Return the options that determine a release, as plain values.
 
         Calibration and shrinkage are left out: changing them needs no new release, which would cost
-        privacy again. The entries below are part of the keys of ledgers and caches: never rename,
+        privacy again. The settings below are part of the keys of ledgers and caches: never rename,
         reorder or remove one.
         """
         return {

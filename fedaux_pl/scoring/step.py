@@ -110,8 +110,20 @@ class Step:
         rows = public_map.private_rows(positives)
         vector = self.scorer.vector(rows, labels, public_map.rows(negatives))
         sensitivity = scoring.sensitivity(len(positives), len(negatives))
-        weight, release = scoring.privacy.release(vector, sensitivity, noise_seed, self.share)
-        release = replace(release, flaw=scoring.flaw, what=self.scorer.what)
+        return self.add_noise(client, vector, sensitivity, public_map, noise_seed)
+
+    def add_noise(
+        self,
+        client: int,
+        vector: Tensor,
+        sensitivity: float,
+        public_map: PublicMap,
+        noise_seed: int | None,
+    ) -> ReleasedHead:
+        """Return the release of a vector with this l2-sensitivity, of rows of a public map."""
+        privacy = self.scoring.privacy
+        weight, cost = privacy.release(vector, sensitivity, noise_seed, self.share)
+        release = replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)
         return ReleasedHead(client, weight, public_map, release)
 
     def check_release(
@@ -131,8 +143,8 @@ class Step:
                 "be used; if it comes from a checkpoint or cache, start a new run without them"
             )
 
-    def largest_entry(self, num_positives: int, num_negatives: int) -> float:
-        """Bound the entries of a release: the scorer's largest norm plus the largest noise."""
+    def largest_value(self, num_positives: int, num_negatives: int) -> float:
+        """Bound the numbers of a release: the scorer's largest norm plus the largest noise."""
         sensitivity = self.scoring.sensitivity(num_positives, num_negatives)
         sigma = self.cost(sensitivity, simulated=False).sigma
         norm = self.scorer.largest_norm(num_positives, num_negatives) * (1 + 1e-9)  # rounding

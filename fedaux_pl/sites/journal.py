@@ -4,7 +4,8 @@ import time
 from collections import Counter
 
 _HOUR = 3600.0  # seconds
-_HEAD, _TAIL = 700, 300  # the characters of a long line that are printed
+_HEAD = 700  # the characters of a long line that are printed at its start
+_TAIL = 300  # and at its end
 _ALWAYS = {"NOT answered": 100}  # the lines of a kind that an hour has in any case
 _OTHERS = 1000
 
@@ -35,8 +36,9 @@ class Journal:
                 _print(f"left out before: {count:,} lines {name!r}")
             self._begin_hour()
         self._counts[kind] += 1
-        count, always = self._counts[kind], _ALWAYS.get(kind, _OTHERS)
-        if not is_told(count, always):
+        count = self._counts[kind]
+        always = _ALWAYS.get(kind, _OTHERS)
+        if not is_printed(count, always):
             self._left_out[kind] += 1
             return
         line = text.encode("unicode_escape").decode()
@@ -50,6 +52,6 @@ def _print(line: str) -> None:
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
 
 
-def is_told(count: int, always: int) -> bool:
+def is_printed(count: int, always: int) -> bool:
     """Return whether line ``count`` is printed: the first ones all, then 1024, 2048 and so on."""
     return count <= always or count & (count - 1) == 0

@@ -20,11 +20,11 @@ from nvflare.fuel.f3.streaming.stream_const import StreamDataType
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey as Stream
 from nvflare.fuel.f3.streaming.stream_types import StreamError
 
-from fedaux_pl.sites.journal import is_told
+from fedaux_pl.sites.journal import is_printed
 
 SERVER = "server"  # its name on the transport
 CHUNK = 2**20  # the bytes of a stream in one message; only the last one may be shorter
-_LINES = 1000  # that are told each
+_LINES = 1000  # that are printed each
 # for how long the transport keeps what a peer has sent, and how much of it: its own choice
 _HINTS = (
     Stream.RETRY_TIMEOUT,
@@ -36,7 +36,7 @@ _HINTS = (
 
 
 class MessageFilter:
-    """Decides which messages of NVFlare are let in; the others are dropped and told.
+    """Decides which messages of NVFlare are let in; the others are dropped, with a line.
 
     A message is a stream of chunks. NVFlare allocates the size that a stream declares at its first
     chunk, and keeps what has come of a stream that never ends. Therefore a request has one stream,
@@ -54,9 +54,12 @@ class MessageFilter:
         limit: Callable[[str, str], int | None],
         tell: Callable[[str], None],
     ) -> None:
-        self.name, self.peers, self.route = cell.get_fqcn(), peers, route
-        self.limit, self.tell = limit, tell
-        self._told: set[str] = set()
+        self.name = cell.get_fqcn()
+        self.peers = peers
+        self.route = route
+        self.limit = limit
+        self.tell = tell
+        self._printed: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
         self._streams: dict[str, tuple[str, int, int]] = {}  # request, stream and size, by peer
@@ -76,24 +79,26 @@ class MessageFilter:
 
         A flood fills no disk, and hides no later refusal completely.
         """
-        if text in self._told:
+        if text in self._printed:
             return
         self._lines += 1
         if self._lines <= _LINES:
-            self._told.add(text)
+            self._printed.add(text)
             self.tell(text)
-        elif is_told(self._lines, _LINES):
+        elif is_printed(self._lines, _LINES):
             self.tell(f"{text} ({self._lines:,} such lines)")
 
     def end(self, peer: str) -> None:
         """Free what has come of a peer's streams: its request is over, or its connection."""
         with self._lock:
-            if (stream := self._streams.pop(peer, None)) is not None:
+            stream = self._streams.pop(peer, None)
+            if stream is not None:
                 self._over.append(stream[0])
             _free(peer)
 
     def _problem(self, message: Any) -> str | None:
-        origin, headers = message.get_header(Header.ORIGIN), message.headers
+        headers = message.headers
+        origin = headers.get(Header.ORIGIN)
         owner = message.get_prop(MessagePropKey.COMMON_NAME)
         if origin not in self.peers:
             return f"a message of {str(origin)[:80]!r}, which is no member"
@@ -102,19 +107,18 @@ class MessageFilter:
         if headers.get(Header.DESTINATION) != self.name:
             return f"a message of {origin!r} for somebody else"
         # NVFlare decodes objects of any message, and connects to an address that one names
-        if Encoding.FOBS in (
-            headers.get(Header.PAYLOAD_ENCODING),
-            headers.get(Stream.PAYLOAD_ENCODING),
-        ):
+        encodings = (Header.PAYLOAD_ENCODING, Stream.PAYLOAD_ENCODING)
+        if Encoding.FOBS in map(headers.get, encodings):
             return f"objects of {origin!r} where bytes are allowed only"
         if headers.get(Header.CONN_URL):
             return f"a message of {origin!r} that names an address to connect to"
-        kind = headers.get(Header.CHANNEL), headers.get(Header.TOPIC)
-        if kind == (CellChannel.CELLNET, CellChannelTopic.Bye):
+        channel = headers.get(Header.CHANNEL)
+        topic = headers.get(Header.TOPIC)
+        if (channel, topic) == (CellChannel.CELLNET, CellChannelTopic.Bye):
             return None
-        if kind[0] != stream_const.STREAM_CHANNEL:
+        if channel != stream_const.STREAM_CHANNEL:
             return f"a message of {origin!r} on another channel"
-        if kind[1] != stream_const.STREAM_DATA_TOPIC:
+        if topic != stream_const.STREAM_DATA_TOPIC:
             return None  # acknowledgments and errors of streams, without content
         return self._stream_problem(str(origin), message)
 
@@ -122,8 +126,9 @@ class MessageFilter:
         """Check a chunk; every chunk has the headers of its stream."""
         headers = message.headers
         request = headers.get(Stream.STREAM_REQ_ID)
-        keys = Stream.STREAM_ID, Stream.SIZE, Stream.SEQUENCE
-        stream, size, number = (headers.get(key) for key in keys)
+        stream = headers.get(Stream.STREAM_ID)
+        size = headers.get(Stream.SIZE)
+        number = headers.get(Stream.SEQUENCE)
         is_plain = isinstance(request, str) and len(request) <= 64
         is_plain &= all(type(value) is int for value in (stream, size, number))
         route = headers.get(Stream.CHANNEL), headers.get(Stream.TOPIC)

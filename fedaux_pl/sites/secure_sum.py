@@ -30,13 +30,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
+from fedaux_pl.scoring import PublicMap, Step
 from fedaux_pl.sites.site_settings import NAME, is_name
 from fedaux_pl.sites.wire import RefusalError, expect
 
@@ -55,7 +58,10 @@ except ImportError as error:
     raise ConfigurationError("secure sums need: pip install 'fedaux-pl[sites]'") from error
 
 TAG = "fedaux secure sum 1"
-MAX_SITES, MAX_ATTEMPT = 1000, 2**40
+MAX_SITES = 1000
+MAX_ATTEMPT = 2**40
+Sent = tuple[str, Tensor]
+"""The transcript and the masked vector of an attempt."""
 _KEY_BYTES = 32
 _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
 
@@ -66,7 +72,8 @@ def signing_key(name: str) -> Ed25519PrivateKey:
         raise ConfigurationError(f"the name of a site must {NAME}, but is {name!r}")
     path = state_folder() / "signing" / f"{name}.key"
     create_secret(path, _KEY_BYTES)
-    if len(content := path.read_bytes()) != _KEY_BYTES:
+    content = path.read_bytes()
+    if len(content) != _KEY_BYTES:
         raise ConfigurationError(
             f"the signing key {path} has {len(content)} bytes; expected {_KEY_BYTES}: restore it, "
             "or delete it and agree on a new pin (fedaux-pl sites pin)"
@@ -87,6 +94,31 @@ def agreement_digest(agreement: Mapping[str, object]) -> str:
         True
     """
     return hashlib.sha256(json.dumps(dict(agreement), sort_keys=True).encode()).hexdigest()
+
+
+def sum_digest(
+    agreement: Mapping[str, Any],
+    architecture: str,
+    step: Step,
+    h0: Mapping[str, Tensor],
+    public_map: PublicMap,
+) -> str:
+    """Return the digest A of all that determines a secure sum, the same at server and sites.
+
+    Another seed or local training makes no other sum, for which sites would pay again.
+    """
+    sent = step.scorer.tensors()
+    tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
+    return agreement_digest(
+        {
+            **{name: agreement[name] for name in ("format", "model_options", "classes")},
+            "architecture": architecture,
+            "secret": step.scoring.privacy.secret,
+            "release": step.settings(),
+            "received": tensor_digest(*tensors),
+            "bound": public_map.bound,
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -110,8 +142,9 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
     """
     values = message if isinstance(message, Mapping) else {}
     names = [field.name for field in fields(KeyMessage)]
-    texts = {name: text for name in names if isinstance(text := values.get(name), str)}
-    expect(len(texts) == len(names), f"a key message must have the texts {', '.join(names)}")
+    texts: dict[str, Any] = {name: values.get(name) for name in names}
+    is_text = all(isinstance(text, str) for text in texts.values())
+    expect(is_text, f"a key message must have the texts {', '.join(names)}")
     keys = KeyMessage(**texts)
     expect(is_name(keys.name), "a key message has an impossible name")
     for name, digits in _HEX.items():
@@ -152,9 +185,12 @@ class Member:
                 f"pins has {pins.get(name, 'none')} for {name}, whose key is {pin(key)}: let all "
                 f"sites write '{name}: {pin(key)}' to the pins of the shared configuration"
             )
-        self.name, self.pins, self.colluders = name, dict(pins), colluders
+        self.name = name
+        self.pins = dict(pins)
+        self.colluders = colluders
         self.least = max(3, colluders + 2)
-        self._signing, self._last = key, 0
+        self._signing = key
+        self._last = 0
         self._pending: tuple[str, int, KeyMessage, X25519PrivateKey] | None = None
 
     def keys(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
@@ -170,9 +206,10 @@ class Member:
         public = secret.public_key().public_bytes_raw().hex()
         unsigned = KeyMessage(self.name, public, pin(self._signing))
         signature = self._signing.sign(unsigned.statement(agreement, attempt)).hex()
-        own = replace(unsigned, signature=signature)
-        self._last, self._pending = attempt, (agreement, attempt, own, secret)
-        return asdict(own)
+        message = replace(unsigned, signature=signature)
+        self._last = attempt
+        self._pending = (agreement, attempt, message, secret)
+        return asdict(message)
 
     def open(self, agreement: str, attempt: int, messages: object) -> "Session":
         """Check the key messages of all sites of an attempt, and agree on masks with each.
@@ -181,34 +218,33 @@ class Member:
         """
         if self._pending is None or self._pending[1] != attempt:
             raise RefusalError("message", "there is no unused key for this attempt")
-        (signed, attempt, own, secret), self._pending = self._pending, None
+        signed, attempt, message, secret = self._pending
+        self._pending = None
         expect(signed == agreement, "the key was made for other settings", "settings")
         if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
             raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
-        found = [read_keys(message, agreement, attempt, self.pins) for message in messages]
-        expect(own in found, "the list does not have this site's own key")
-        members = {keys.name: keys for keys in found}
-        is_unique = len(members) == len({keys.key for keys in found}) == len(found)
+        members = [read_keys(keys, agreement, attempt, self.pins) for keys in messages]
+        count = len(members)
+        expect(message in members, "the list does not have this site's own key")
+        names = {keys.name for keys in members}
+        is_unique = len(names) == len({keys.key for keys in members}) == count
         expect(is_unique, "the list has a name or a key twice")
         needed = f"{self.least} or more, with up to {self.colluders} colluders"
-        expect(len(found) >= self.least, f"got {len(found)} sites; expected {needed}", "limits")
-        statements = sorted(keys.statement(agreement, attempt) for keys in found)
+        expect(count >= self.least, f"got {count} sites; expected {needed}", "limits")
+        statements = sorted(keys.statement(agreement, attempt) for keys in members)
         transcript = hashlib.sha256(b"\n".join([TAG.encode(), *statements])).digest()
-        masks = {
-            name: _agree(secret, transcript, own.name, keys)
-            for name, keys in members.items()
-            if name != own.name
-        }
-        return Session(own.name, masks, transcript)
+        others = [keys for keys in members if keys.name != self.name]
+        masks = {keys.name: _agree(secret, transcript, self.name, keys) for keys in others}
+        return Session(self.name, masks, transcript)
 
 
-def _agree(secret: X25519PrivateKey, transcript: bytes, own: str, other: KeyMessage) -> bytes:
+def _agree(secret: X25519PrivateKey, transcript: bytes, name: str, other: KeyMessage) -> bytes:
     """Return k_ij = HKDF-SHA256(X25519(i, j), salt = transcript, info = both names)."""
     try:
         shared = secret.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other.key)))
     except ValueError as error:  # the result is zero: everybody would know the mask
         raise RefusalError("message", f"the key of {other.name} is a point of low order") from error
-    info = " ".join([TAG, "mask", *sorted([own, other.name])]).encode()
+    info = " ".join([TAG, "mask", *sorted([name, other.name])]).encode()
     return HKDF(SHA256(), _KEY_BYTES, salt=transcript, info=info).derive(shared)
 
 
@@ -221,8 +257,10 @@ class Session:
     """
 
     def __init__(self, name: str, keys: Mapping[str, bytes], transcript: bytes) -> None:
-        self.names, self.transcript = sorted([name, *keys]), transcript.hex()
-        self._name, self._keys = name, dict(keys)
+        self.names = sorted([name, *keys])
+        self.transcript = transcript.hex()
+        self._name = name
+        self._keys = dict(keys)
 
     def mask(self, vector: Tensor) -> Tensor:
         """Return v_i + sum_{j > i} m_ij - sum_{j < i} m_ij modulo 2^64, once.
@@ -235,7 +273,8 @@ class Session:
                 f"got {vector.dtype} of shape {tuple(vector.shape)}; expected int64, 1d"
             )
         expect(bool(self._keys), "these keys have masked a vector: each masks one")
-        keys, self._keys = self._keys, {}
+        keys = self._keys
+        self._keys = {}
         total = vector.detach().cpu().numpy().view(np.uint64)
         zeros = bytes(total.nbytes)
         for other, key in keys.items():
@@ -245,7 +284,7 @@ class Session:
         return torch.from_numpy(total.view(np.int64))
 
 
-def add_masked(answers: Mapping[str, tuple[str, Tensor]], names: Sequence[str]) -> Tensor:
+def add_masked(answers: Mapping[str, Sent], names: Sequence[str]) -> Tensor:
     """Return the sum of the sites' vectors modulo 2^64, at the server, int64 of shape (d,).
 
     ``answers`` are transcript and masked vector by site, ``names`` the sites whose key messages

@@ -4,7 +4,7 @@ import math
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,9 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
-from fedaux_pl.scoring import Ledger, PublicMap, Release, ReleasedHead, Step
-from fedaux_pl.scoring.ledger import Entry, ReleaseKey
-from fedaux_pl.scoring.records import release_once
+from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
+from fedaux_pl.scoring.budget import Budget, ReleaseKey
+from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
@@ -28,7 +28,7 @@ from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.wire import Answer, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
-    from fedaux_pl.sites.secure_release import SecureReleases
+    from fedaux_pl.sites.site_sums import SiteSums
 
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
@@ -59,7 +59,10 @@ class Site:
         name: str = "site",
         server: str = "",
     ) -> None:
-        self.federation, self.limits, self.serve, self.name = federation, limits, serve, name
+        self.federation = federation
+        self.limits = limits
+        self.serve = serve
+        self.name = name
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
@@ -69,20 +72,23 @@ class Site:
         """Answer requests until the site is ended."""
         adapt(self.federation, self.limits.rehearsal)
         self.federation.plan = plan = self.federation.plan_releases()  # with secret noise
-        self.own_agreement = agreement(self.federation)
-        self.ledger: Ledger | None = None
+        self.agreement = agreement(self.federation)
+        scoring = self.algorithm.scoring
+        self.privacy = privacy = Privacy(None) if scoring is None else scoring.privacy
+        limits = self.limits
+        self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
         if self.algorithm.secret_noise:  # else a rehearsal
             data = self.federation.data
-            self.ledger = Ledger(data.key_id, origin=self.origin)
-            self.digests = data.record_digests(0)
-        self.sums: SecureReleases | None = None
+            self.budget.ledger = Ledger(data.key_id, origin=self.origin)
+            self.budget.digests = {0: data.record_digests(0)}
+        self.sums: SiteSums | None = None
         if any(step.summed for step in plan.values()):
-            from fedaux_pl.sites import secure_release
+            from fedaux_pl.sites import site_sums
 
-            self.sums = secure_release.SecureReleases(self)
+            self.sums = site_sums.SiteSums(self.federation, self.name, self.budget, self.agreement)
         largest = max(map(self._largest_request, self.federation.students))
-        if self.limits.evaluate:
-            self.evaluation = SiteEvaluation(self.federation, self.limits, self.origin)
+        if limits.evaluate:
+            self.evaluation = SiteEvaluation(self.federation, limits, privacy, self.origin)
             largest = max(largest, wire.largest_body(join_states(self.federation.students)))
         with warnings.catch_warnings():  # a server chooses features that are not finite
             warnings.showwarning = self._show_warning
@@ -97,7 +103,8 @@ class Site:
         about = str(request.fields.get("kind", "?"))[:20]
         if about == "hello":
             return Message({"request": token})
-        if (round_ := request.fields.get("round")) is not None:
+        round_ = request.fields.get("round")
+        if round_ is not None:
             about += f", round {str(round_)[:12]}"
         self.journal.say(f"asked: {about}, {len(request.body):,} bytes received", "asked")
         start = time.monotonic()
@@ -118,11 +125,12 @@ class Site:
 
     def _answer(self, request: Message) -> Answer:
         fields = request.fields
-        different = differences(self.own_agreement, fields.get("agreement"))
+        different = differences(self.agreement, fields.get("agreement"))
         more = [f"and {len(different) - _LISTED:,} more"] if len(different) > _LISTED else []
         expect(not different, "; ".join(different[:_LISTED] + more), "settings")
         client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
-        if (kind := fields.get("kind")) == "prepare":
+        kind = fields.get("kind")
+        if kind == "prepare":
             return self._release(client, request)
         if self.sums is not None and kind in ("keys", "masked"):
             return self.sums.answer(fields)
@@ -136,26 +144,25 @@ class Site:
         return self._train(client, request)
 
     def _train(self, client: int, request: Message) -> Answer:
-        federation, limits = self.federation, self.limits
-        name, pool = federation.architectures[client], federation.pool
+        federation = self.federation
+        limits = self.limits
+        name = federation.architectures[client]
         epochs = wire.read_count(request.fields, "epochs")
         batch_size = wire.read_count(request.fields, "batch_size")
-        least, largest = limits.min_batch_size, limits.max_batch_size
+        is_allowed = limits.min_batch_size <= batch_size <= limits.max_batch_size
         expect(
-            1 <= epochs <= limits.max_epochs and least <= batch_size <= largest,
-            f"got {epochs} epochs of batch size {batch_size}; expected at most "
-            f"{limits.max_epochs} epochs and a batch size from {least} to {largest}",
+            is_allowed and 1 <= epochs <= limits.max_epochs,
+            f"got {epochs} epochs of batch size {batch_size}; expected at most {limits.max_epochs} "
+            f"epochs and a batch size from {limits.min_batch_size} to {limits.max_batch_size}",
             "limits",
         )
         state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
+        state = {key: tensor.to(device) for key, tensor in state.items()}
+        pool = federation.pool
         pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
-        [update] = pool.train(
-            wire.read_count(request.fields, "round"),
-            [client],
-            {name: {key: tensor.to(device) for key, tensor in state.items()}},
-            {name: {}},
-        )
+        round_ = wire.read_count(request.fields, "round")
+        [update] = pool.train(round_, [client], {name: state}, {name: {}})
         sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
         fields = {"size": update.size, "loss": update.loss}
         return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
@@ -170,10 +177,11 @@ class Site:
         if step is None:
             raise RefusalError("settings", "this configuration has no such step of releases")
         first = next(iter(federation.plan.values()))
-        name, data = federation.architectures[client], federation.data
+        name = federation.architectures[client]
+        data = federation.data
         h0, negatives, public_map, sent = self._read_preparation(name, step, request)
         step = step.with_sent(sent)
-        size, pool = data.client_sizes[client], federation.pool
+        size = data.client_sizes[client]
         received = [*h0.values(), *public_map.tensors().values()]
         received += [] if negatives is None else [negatives]
 
@@ -191,69 +199,29 @@ class Site:
             about = "the number of its records: nothing else has left"
             return {"size": size}, wire.write_tensors({}), about
 
-        def release() -> ReleasedHead:
+        def release() -> list[ReleasedHead]:
             extractor = create_extractor(federation.students[name], h0)
-            return pool.release(client, step, extractor, negatives, public_map)
+            head = federation.pool.release(client, step, extractor, negatives, public_map)
+            return [replace(head, client=0)]  # a site does not choose its number
 
-        total = None
-        if self.ledger is None:
-            head = release()
-        else:
-            count = 0 if negatives is None else len(negatives)
-            planned = step.cost(step.scoring.sensitivity(size, count), simulated=False)
-            [head], total = release_once(
-                self.ledger,
-                str(key),
-                {0: self.digests},
-                step,
-                lambda: [replace(release(), client=0)],  # a site does not choose its number
-                check=lambda entries: self.check_budget(entries, key, planned),
-            )
-            step.check_release(head, size, count)
-        made = head.release
-        fields = {"size": size, "bound": head.public_map.bound, "sigma": made.sigma}
-        fields |= {"sensitivity": made.sensitivity, "simulated": made.simulated}
-        about = f"{made.what}: NOT private (a rehearsal, or without a valid guarantee)"
-        if total is not None and made.is_private:
-            about = f"{made.what}, {total.describe_one(made)}"
+        count = 0 if negatives is None else len(negatives)
+        planned = step.cost(step.scoring.sensitivity(size, count), simulated=False)
+        [head], total = release_once(self.budget, key, step, release, planned=planned)
+        step.check_release(head, size, count)
+        cost = head.release
+        fields = {"size": size, "bound": head.public_map.bound, "sigma": cost.sigma}
+        fields |= {"sensitivity": cost.sensitivity, "simulated": cost.simulated}
+        about = f"{cost.what}: NOT private (a rehearsal, or without a valid guarantee)"
+        if total is not None and cost.is_private:
+            about = f"{cost.what}, {total.describe_one(cost)}"
         return fields, wire.write_tensors({"weight": head.weight}), about
-
-    def entries(self) -> list[Entry]:
-        """Return the releases in the ledger; none in a rehearsal."""
-        if self.ledger is None:
-            return []
-        with self.ledger.locked():
-            return self.ledger.entries()
-
-    def check_budget(self, entries: Sequence[Entry], key: ReleaseKey, planned: Release) -> None:
-        """Raise a RefusalError if the ledger does not allow a release with this key and record."""
-        if self.ledger is None:  # a rehearsal
-            return
-        expect(
-            key.earlier is None or any(key.earlier.is_of(entry.key) for entry in entries),
-            "the server asks for a later step, but the ledger does not have the first one with "
-            "this h_0 and feature map: let the server ask for it before",
-            "budget",
-        )
-        others = [e for e in entries if key.is_like(e.key) and not key.is_of(e.key)]
-        if others and not self.limits.allow_new_h0:
-            raise RefusalError(
-                "budget",
-                "the ledger has a release with these settings about these data "
-                f"({others[-1].describe()}), but the server now sends another h_0, feature map, "
-                "negatives or classifier, so it would be a second one: let the server use what it "
-                "sent before (in its state folder and cache), or start the site with "
-                f"--allow_new_h0 true, which costs epsilon {planned.epsilon:.4g} again, within its "
-                "epsilon_limit",
-            )
-        assert self.algorithm.scoring is not None  # noqa: S101 - for mypy
-        privacy = self.algorithm.scoring.privacy
-        self.limits.check_cost(self.ledger, entries, self.digests, planned, privacy)
 
     def _expected(self, name: str, step: Step, fields: Mapping[str, Any]) -> State:
         """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
-        student, classes = self.federation.students[name], len(self.federation.data.classes)
-        columns = width = int(student.feature_dim)  # type: ignore[arg-type]
+        student = self.federation.students[name]
+        classes = len(self.federation.data.classes)
+        width = int(student.feature_dim)  # type: ignore[arg-type]
+        columns = width
         doubles = partial(torch.empty, dtype=torch.float64, device="meta")
         like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
         if fields.get("center") is True:
@@ -273,19 +241,20 @@ class Site:
     ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
         """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
         like = self._expected(name, step, request.fields)
-        parts: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
+        groups: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
         for key, tensor in wire.read_tensors(request.body, like).items():
-            part, _, own = key.partition("/")
-            parts[part][own] = tensor
-        sent = parts["sent"]
+            group, _, inner = key.partition("/")
+            groups[group][inner] = tensor
+        sent = groups["sent"]
         is_small = all(bool((tensor.abs() <= MAX_WEIGHT).all()) for tensor in sent.values())
         expect(is_small, f"the classifier has weights above {MAX_WEIGHT:g}")
         bound = wire.read_number(request.fields, "bound", math.ulp(0.0), math.inf)
         unit = step.scoring.norm_bound == "unit"
-        public_map = PublicMap(**parts["map"], unit=unit, bound=bound)
-        if (negatives := parts["negatives"].get("")) is not None:
+        public_map = PublicMap(**groups["map"], unit=unit, bound=bound)
+        negatives = groups["negatives"].get("")
+        if negatives is not None:
             negatives = negatives.to(self.federation.trainer.strategy.root_device)
-        return parts["h0"], negatives, public_map, sent
+        return groups["h0"], negatives, public_map, sent
 
     def _largest_request(self, name: str) -> int:
         """Return the bytes of an architecture's largest request that this configuration allows."""

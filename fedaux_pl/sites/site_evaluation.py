@@ -22,7 +22,7 @@ from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.students import ModulesByName
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import Ledger, Privacy
-from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.release import VERSION
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_settings import Limits
@@ -31,17 +31,22 @@ from fedaux_pl.sites.wire import Answer, Message
 
 def join_states(students: ModulesByName) -> State:
     """Return the states of the models of all architectures as one."""
-    states = {name: model.state_dict() for name, model in students.items()}
-    return {f"{name}/{key}": own[key] for name, own in states.items() for key in own}
+    joined: dict[str, Tensor] = {}
+    for name, model in students.items():
+        joined |= {f"{name}/{key}": tensor for key, tensor in model.state_dict().items()}
+    return joined
 
 
 def read_metrics(
     answer: Message, chosen: Collection[str]
 ) -> tuple[int, float | None, dict[str, float]]:
     """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
-    fields, given = answer.fields, answer.fields.get("metrics")
-    values = given if isinstance(given, Mapping) else {}
-    wire.expect((count := wire.read_count(fields, "count")) > 0, "it has no test samples")
+    fields = answer.fields
+    values = fields.get("metrics")
+    if not isinstance(values, Mapping):
+        values = {}
+    count = wire.read_count(fields, "count")
+    wire.expect(count > 0, "it has no test samples")
     epsilon = None
     if fields.get("epsilon") is not None:
         epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
@@ -60,16 +65,16 @@ class SiteEvaluation:
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
 
-    def __init__(self, federation: Federation, limits: Limits, origin: str = "") -> None:
+    def __init__(
+        self, federation: Federation, limits: Limits, privacy: Privacy, origin: str = ""
+    ) -> None:
         data = federation.data
-        scoring = federation.algorithm.scoring
         self.federation = federation
         self.limits = limits
-        self.budget = Privacy(epsilon=None) if scoring is None else scoring.privacy
-        self.privacy = Privacy(limits.evaluate_epsilon, self.budget.delta)
+        self.privacy = Privacy(limits.evaluate_epsilon, privacy.delta)
+        epsilons = limits.epsilons(privacy)
         if self.privacy.epsilon is not None:
-            limit = limits.epsilon_limit or self.budget.epsilon or 0.0
-            limit = min(limit, limits.epsilon_limit_alone or limit)
+            limit = min(epsilons.values())
             if self.privacy.epsilon > limit:
                 raise ConfigurationError(
                     f"evaluate_epsilon is {self.privacy.epsilon:g}, but all evaluations together "
@@ -86,10 +91,12 @@ class SiteEvaluation:
         test = Examples(keep_in_host(test.inputs), test.targets, test.classes)
         self.test = test.to(federation.trainer.strategy.root_device)
         if self.privacy.epsilon is not None:
-            key, labels = machine_key(), self.test.targets
-            parts = [record_digests(test.inputs, own, key) for own in (labels, None)]
-            self._ledger = Ledger(key_id(key), origin=origin)
-            self._digests = np.concatenate(parts)
+            key = machine_key()
+            labels = self.test.targets
+            digests = [record_digests(test.inputs, known, key) for known in (labels, None)]
+            ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
+            records = {0: np.concatenate(digests)}
+            self.budget = Budget(ledger, records, privacy.delta, epsilons)
             contents = keyed_fingerprint(key, test.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
@@ -97,7 +104,8 @@ class SiteEvaluation:
 
     def answer(self, request: Message) -> Answer:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
-        federation, count = self.federation, len(self.test)
+        federation = self.federation
+        count = len(self.test)
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
         if self.privacy.epsilon is None:
@@ -117,7 +125,9 @@ class SiteEvaluation:
 
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""
-        federation, inputs, logits = self.federation, self.test.inputs, []
+        federation = self.federation
+        inputs = self.test.inputs
+        logits = []
         server = federation.server
         runner = server.context.runner
         for name, model in server.models.items():
@@ -134,33 +144,16 @@ class SiteEvaluation:
         self, count_right: Callable[[], Tensor], received: str, round_: int
     ) -> tuple[Tensor, str]:
         """Return the number of right answers with noise, once for the same models and data."""
+        what = "the number of its test records with a right answer"
+        cost = replace(self.privacy.cost(1.0), what=what)
+        seed = None
         if self.limits.rehearsal:
             seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
-            return self.privacy.release(count_right(), 1.0, seed)[0], "NOT private (a rehearsal)"
-        key = f"{self._key} {received}"
-        recorded = self._record(key)
-        if recorded is None:  # within the budget
-            recorded = self._record(key, self.privacy.release(count_right(), 1.0)[0])
-            assert recorded is not None  # noqa: S101 - for mypy
-        return recorded
 
-    def _record(self, key: str, noisy: Tensor | None = None) -> tuple[Tensor, str] | None:
-        """Return what the ledger has for this key; else add ``noisy``, or return None without it.
+        def release() -> NewRelease:
+            return {"right": self.privacy.release(count_right(), 1.0, seed)[0]}, {0: cost}
 
-        Raises a RefusalError if it would cost too much.
-        """
-        ledger, digests = self._ledger, self._digests
-        with ledger.locked():
-            entries = ledger.entries()
-            found = next((entry for entry in entries if entry.key == key), None)
-            if found is None:
-                what = "the number of its test records with a right answer"
-                record = replace(self.privacy.cost(1.0), what=what)
-                self.limits.check_cost(ledger, entries, digests, record, self.budget)
-                if noisy is None:
-                    return None
-                found = Entry(key, {"right": noisy}, {0: record}, {0: digests})
-                ledger.add(found)
-                entries.append(found)
-            total = ledger.total([digests], self.privacy.delta, entries=entries)
-        return found.heads["right"], total.describe_one(found.releases[0])
+        key = ReleaseKey(f"{self._key} {received}")
+        tensors, total = self.budget.release_once(key, release, cost)
+        about = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
+        return tensors["right"], about

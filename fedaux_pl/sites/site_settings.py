@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedaux_pl.algorithms import FedBN
-from fedaux_pl.errors import ConfigurationError, check_setting, counted
+from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
-from fedaux_pl.scoring import Ledger, Privacy, Release
-from fedaux_pl.scoring.ledger import Digests, Entry
-from fedaux_pl.scoring.release import remaining_epsilon
-from fedaux_pl.sites.wire import RefusalError
+from fedaux_pl.scoring import Privacy
+from fedaux_pl.scoring.budget import ALONE
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
@@ -52,7 +50,8 @@ class Sites:
 
     def __post_init__(self) -> None:
         check_names(self.names)
-        count, least = len(self.names), self.min_answers
+        least = self.min_answers
+        count = len(self.names)
         check_setting("sites.min_answers", least, 1 <= least <= count, f"lie in 1 ... {count}")
         check_setting("sites.timeout", self.timeout, self.timeout > 0, "be positive")
         check_setting("sites.wait", self.wait, self.wait >= 0, "be at least 0")
@@ -111,10 +110,11 @@ class Limits:
             limit = getattr(self, name)
             is_valid = limit is None or (not isinstance(limit, bool) and limit > 0)
             check_setting(name, limit, is_valid, "be a positive number")
-        least, largest = self.min_batch_size, self.max_batch_size
         check_setting("max_epochs", self.max_epochs, self.max_epochs >= 1, "be at least 1")
-        sizes, expected = (least, largest), "be at least 1 and in this order"
-        check_setting("min_batch_size, max_batch_size", sizes, 1 <= least <= largest, expected)
+        sizes = (self.min_batch_size, self.max_batch_size)
+        is_valid = 1 <= self.min_batch_size <= self.max_batch_size
+        expected = "be at least 1 and in this order"
+        check_setting("min_batch_size, max_batch_size", sizes, is_valid, expected)
         if self.evaluate_epsilon is not None and not self.evaluate:
             raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
         try:
@@ -122,41 +122,12 @@ class Limits:
         except ValueError as error:
             raise ValueError(f"evaluate_epsilon: {error}") from error
 
-    def check_cost(
-        self,
-        ledger: Ledger,
-        entries: Sequence[Entry],
-        digests: Digests,
-        planned: Release,
-        privacy: Privacy,
-    ) -> None:
-        """Raise a RefusalError if a planned release about these records costs too much.
-
-        Without ``epsilon_limit`` that of the method's ``privacy`` is the limit.
-        """
-        delta = privacy.delta
+    def epsilons(self, privacy: Privacy) -> dict[str, float]:
+        """Return the limits of a ``Budget``; by default the epsilon of the method's privacy."""
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
         if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
-            limits["epsilon_limit_alone"] = self.epsilon_limit_alone
-        after = [*entries, Entry("", {}, {0: planned}, {0: digests})]
-        for option, limit in limits.items():
-            alone = option == "epsilon_limit_alone"
-            total = ledger.total([digests], delta, entries=after, alone=alone)
-            if total.epsilon <= limit:
-                continue
-            about = " by the noise of this site alone" if alone else ""
-            reason = f"with this release the cost would be epsilon {total.epsilon:.4g}{about}, "
-            reason += f"above the {option} {limit:g}"
-            last = next((entry for entry in reversed(entries) if entry.is_about(digests)), None)
-            if last is not None:
-                spent = ledger.total([digests], delta, entries=entries, alone=alone).epsilon
-                left = 0.999 * remaining_epsilon(limit, spent, delta)  # printed, not above it
-                count = counted(total.releases - 1, "earlier release")
-                reason += (
-                    f", of which epsilon {left:.4g} is left: the ledger has {count} about these "
-                    f"records, the last of {last.describe()}"
-                )
-            raise RefusalError("budget", reason)
+            limits[ALONE] = self.epsilon_limit_alone
+        return limits
 
 
 def adapt(federation: Federation, rehearsal: bool) -> None:
@@ -178,7 +149,8 @@ def agreement(federation: Federation) -> dict[str, Any]:
 
     Server and sites compare them with every request: no message changes them or names a class.
     """
-    settings, data = federation.settings(), federation.data
+    settings = federation.settings()
+    data = federation.data
     shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
         "format": FORMAT,
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
@@ -189,7 +161,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
     return plain
 
 
-def differences(own: Mapping[str, Any], other: object) -> list[str]:
+def differences(expected: Mapping[str, Any], other: object) -> list[str]:
     """Return the settings in which two agreements differ, with both values.
 
     Examples:
@@ -198,11 +170,12 @@ def differences(own: Mapping[str, Any], other: object) -> list[str]:
     """
     if not isinstance(other, Mapping):
         return ["the server has sent no settings"]
-    found = []
-    for name in [*own, *sorted(other.keys() - own.keys())]:  # invented ones last
-        here, there = own.get(name), other.get(name)
+    lines = []
+    for name in [*expected, *sorted(other.keys() - expected.keys())]:  # invented ones last
+        here = expected.get(name)
+        there = other.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
-            found += [f"{name}.{text}" for text in differences(here, there)]
+            lines += [f"{name}.{text}" for text in differences(here, there)]
         elif here != there:
-            found.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
-    return found
+            lines.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
+    return lines

@@ -26,7 +26,7 @@ class SiteStatus:
     def change(self, name: str, **values: Any) -> None:
         """Note what is new about a site.
 
-        Entries are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
+        Values are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
         it was ``in_sum``, and ``evaluated``: the number of its samples and epsilon, or a code.
         """
         with self._lock:
@@ -59,13 +59,15 @@ def describe_status(root: Path) -> str:
         is_there = "connected" if site["connected"] and runs else "not connected"
         last = "none yet" if site["last_round"] is None else site["last_round"]
         line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
-        if (joined := site.get("in_sum")) is not None:
-            line += f"; {'in' if joined else 'NOT in'} the secure sum"
-        if isinstance(own := site.get("evaluated"), str):
-            line += f"; evaluates nothing (code {own})"
-        elif own is not None:
-            cost = "NOT covered by epsilon" if own[1] is None else f"epsilon {own[1]:g} each time"
-            line += f"; evaluates on {own[0]} samples, {cost}"
+        if "in_sum" in site:
+            line += f"; {'in' if site['in_sum'] else 'NOT in'} the secure sum"
+        evaluated = site.get("evaluated")
+        if isinstance(evaluated, str):
+            line += f"; evaluates nothing (code {evaluated})"
+        elif evaluated is not None:
+            count, epsilon = evaluated
+            cost = "NOT covered by epsilon" if epsilon is None else f"epsilon {epsilon:g} each time"
+            line += f"; evaluates on {count} samples, {cost}"
         lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)
     return "\n".join(lines)
 

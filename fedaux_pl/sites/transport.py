@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.sites.journal import Journal, is_told
+from fedaux_pl.sites.journal import Journal, is_printed
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus, tell
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
@@ -41,7 +41,9 @@ try:
 except ImportError as error:
     raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
 
-_CHANNEL, _TOPIC, _FIELDS = "fedaux", "ask", "fedaux"
+_CHANNEL = "fedaux"
+_TOPIC = "ask"
+_FIELDS = "fedaux"  # the header that has the plain values
 _RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
 _MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
@@ -113,10 +115,11 @@ def certificate_name(kit: Path) -> str:
 
 def _bound_log() -> None:
     """Let NVFlare log whom it refuses, but let no peer fill the disk by damaged messages."""
-    log, count = logging.getLogger("nvflare"), itertools.count(1)
+    log = logging.getLogger("nvflare")
+    count = itertools.count(1)
     if not log.handlers:
         handler = logging.StreamHandler()
-        handler.addFilter(lambda _: is_told(next(count), 1000))
+        handler.addFilter(lambda _: is_printed(next(count), 1000))
         handler.setFormatter(logging.Formatter("%(message).1000s"))
         log.addHandler(handler)
         log.setLevel(logging.WARNING)
@@ -124,7 +127,8 @@ def _bound_log() -> None:
 
 
 def _call_glibc(function: str, *arguments: int) -> None:
-    if call := getattr(ctypes.CDLL(None), function, None):
+    call = getattr(ctypes.CDLL(None), function, None)
+    if call is not None:
         call(*arguments)
 
 
@@ -135,7 +139,8 @@ class ServerTransport:
     """The transport at the server, open while it is used as a context manager."""
 
     def __init__(self, sites: Sites, status: SiteStatus) -> None:
-        self.sites, self.status = sites, status
+        self.sites = sites
+        self.status = status
         url = f"grpcs://{sites.host}:{sites.port}"
         self.cell = _create_cell(SERVER, url, Path(sites.certificates), "server", sites.max_bytes)
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
@@ -176,7 +181,8 @@ class ServerTransport:
                 yield futures[future], future.result()
         finally:
             for name in requests:  # after Ctrl-C nobody waits
-                if (stop := self._asked.pop(name, None)) is not None:
+                stop = self._asked.pop(name, None)
+                if stop is not None:
                     stop.trigger("over")
             pool.shutdown(wait=False)
             _return_memory()
@@ -215,11 +221,14 @@ class ServerTransport:
 
     def _note(self, is_connected: bool, agent: Any, *_: Any, **__: Any) -> None:
         """Note that a site has connected, or that its connection has ended."""
-        if (name := agent.get_fqcn()) in self.sites.names:
-            tell(f"{name} {'connected' if is_connected else 'disconnected'}")
-            self.status.change(name, connected=is_connected, since=time.time())
-            if not is_connected and (stop := self._asked.get(name)) is not None:
-                stop.trigger("gone")
+        name = agent.get_fqcn()
+        if name not in self.sites.names:
+            return
+        tell(f"{name} {'connected' if is_connected else 'disconnected'}")
+        self.status.change(name, connected=is_connected, since=time.time())
+        stop = self._asked.get(name)
+        if stop is not None and not is_connected:
+            stop.trigger("gone")
 
 
 def serve(

@@ -18,8 +18,11 @@ from torch import Tensor
 from fedaux_pl.errors import FedauxError
 from fedaux_pl.functional.averaging import State
 
-MAX_FIELDS, MAX_DEPTH = 2**20, 32
-"""The maximum characters of a message's plain values, and how deep lists and names may nest."""
+MAX_FIELDS = 2**20
+"""The maximum characters of a message's plain values."""
+
+MAX_DEPTH = 32
+"""How deep its lists and names may nest."""
 
 Answer = tuple[dict[str, Any], bytes, str]
 """What a site answers: plain values, tensors, and the guarantee, for its own log."""
@@ -122,7 +125,8 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
 
 def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
     """Read a finite number; raise a RefusalError if it is missing or out of range."""
-    value, most = fields.get(name), min(high, sys.float_info.max)  # finite, also as a float
+    value = fields.get(name)
+    most = min(high, sys.float_info.max)  # finite, also as a float
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= most:
         raise RefusalError("message", f"{name} must be a finite number from {low:g} to {high:g}")
     return value

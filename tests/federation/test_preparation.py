@@ -29,7 +29,7 @@ from fedaux_pl.scoring import (
     Whitened,
     spent,
 )
-from fedaux_pl.scoring.records import pack, unpack
+from fedaux_pl.scoring.released_heads import pack, unpack
 from tests.federations import (
     FewDigits,
     assert_same,

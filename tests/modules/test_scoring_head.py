@@ -1,4 +1,6 @@
 import copy
+import dataclasses
+import functools
 import io
 import math
 import pickle
@@ -10,10 +12,12 @@ from scipy import stats
 from torch.utils.data import DataLoader
 from torchmetrics.functional.classification import binary_auroc
 
+from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import fit_scoring_head, gaussian_sigma, scoring_sensitivity
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import ScoringHead
+from fedaux_pl.scoring import ClassStatistics, Privacy, Step
 from tests import texts
 from tests.modules.conftest import SMALL, loader
 
@@ -371,3 +375,37 @@ def test_texts_are_encoded_one_by_one(trainer, monkeypatch):
     ids = torch.cat([texts.ids(*[7] * 5, width=20), texts.ids(20, seed=1)])
     trainer().fit(ScoringHead(model), loader(ids, torch.tensor([1, 1, 1, 0, 0, 0])))
     assert sorted(shapes) == [(1, 7)] * 5 + [(1, 20)]
+
+
+def test_it_runs_the_default_scorer_of_the_package(trainer, tmp_path):
+    """As a federation releases it, to the last bit; scores have the negatives as reference."""
+    positives, negatives = features()
+    scoring = FedAUX().scoring
+    head = ScoringHead(scoring=scoring)
+    fit = trainer()
+    fit.fit(head, loader(*membership(positives, negatives)))
+    assert "train/gradient_norm" not in fit.callback_metrics  # it has no solver
+    weight = head.release(0.5, 1e-5, noise_seed=3)
+    step = Step(dataclasses.replace(scoring, privacy=Privacy(0.5)))
+    public_map = scoring.fit_map(negatives, negatives)
+    expected = step.release(0, positives, negatives, public_map, 3)
+    assert torch.equal(weight, expected.weight)
+    assert head.ledger == [expected.release]
+    assert head.ledger[0].sensitivity == 2 / len(positives)
+    x = torch.rand(4, 5)
+    logits = [expected.logits(rows) for rows in (x, negatives)]
+    torch.testing.assert_close(head(x), scoring.calibration.scores(*logits))
+    torch.testing.assert_close(head(x[:1]), head(x)[:1])
+    fit.save_checkpoint(tmp_path / "mean.ckpt")
+    load = functools.partial(
+        ScoringHead.load_from_checkpoint, tmp_path / "mean.ckpt", weights_only=True
+    )
+    assert torch.equal(load(scoring=scoring)(x), head(x))
+    with pytest.raises(ValueError, match=r"must be a Scoring .* but is 'not saved: Scoring'"):
+        load()
+
+
+def test_a_scorer_that_needs_labels_is_refused():
+    scoring = dataclasses.replace(FedAUX().scoring, scorer=ClassStatistics())
+    with pytest.raises(ValueError, match="must be a Scoring whose scorer needs no labels"):
+        ScoringHead(scoring=scoring)

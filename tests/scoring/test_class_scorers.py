@@ -256,7 +256,7 @@ def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
         assert head.release.what == scorer.what
         exact = scorer.vector(public_map.rows(features), labels)
         assert 0.4 < float((head.weight - exact).square().mean().sqrt()) / sigma < 2
-        assert float(head.weight.abs().max()) <= step.largest_entry(40, 0)
+        assert float(head.weight.abs().max()) <= step.largest_value(40, 0)
         step.check_release(head, 40, 0)
         with pytest.raises(ValueError, match="needs the labels"):
             step.release(0, features, features[:0], public_map, 1)

@@ -86,6 +86,15 @@ def start_site(federation_of, data, root, limits, rounds=1):
     return site
 
 
+def limit(site, **limits):
+    """Give a site other limits."""
+    site.limits = replace(Limits(), **limits)
+    for part in (site, getattr(site, "evaluation", None)):
+        if part is not None:
+            part.budget.limits = site.limits.epsilons(site.privacy)
+    site.budget.allow_new_h0 = site.limits.allow_new_h0
+
+
 class Loopback:
     """A hub that calls sites directly, through the bytes of their messages.
 

@@ -76,7 +76,7 @@ def runs(root):
 def state(tmp_path, monkeypatch):
     """The state folder of 0.9.0."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for room in ("site_clients", "secure_release"):
+    for room in ("site_clients", "server_sums"):
         monkeypatch.setattr(f"fedaux_pl.sites.{room}._RETRY", 0.0)
     with tarfile.open(STATE) as archive:
         archive.extractall(tmp_path / "state", filter="data")

@@ -30,7 +30,7 @@ from fedaux_pl.sites.wire import (
     write_tensors,
 )
 from tests.federations import split
-from tests.sites.loopback import apart, fit, prepare
+from tests.sites.loopback import apart, fit, limit, prepare
 from tests.sites.test_same_results import METHODS, TWO, images
 
 AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
@@ -318,18 +318,18 @@ def test_a_release_for_another_h0_alone_needs_an_explicit_yes(
     tensors = load(request.body)
     tensors["h0/conv1.weight"] *= 1 + 1e-6
     other = Message(request.fields, write_tensors(tensors))
-    site.limits = Limits(epsilon_limit=2.0)
+    limit(site, epsilon_limit=2.0)
     with monkeypatch.context() as patch:
         patch.setattr(type(site.federation.pool), "release", None)  # nothing is computed
         assert site.answer(other).fields["code"] == "budget"
     told = capsys.readouterr().out
     assert "--allow_new_h0 true, which costs epsilon 1 again" in told
     assert f"about these data ({ledger().entries()[0].describe()}), but the server" in told
-    site.limits = Limits(allow_new_h0=True)
+    limit(site, allow_new_h0=True)
     assert site.answer(other).fields["code"] == "budget"
     assert "above the epsilon_limit 1" in capsys.readouterr().out
     assert len(ledger().entries()) == 3
-    site.limits = Limits(epsilon_limit=2.0, allow_new_h0=True)
+    limit(site, epsilon_limit=2.0, allow_new_h0=True)
     assert "code" not in site.answer(other).fields
     assert len(ledger().entries()) == 4
     assert "code" not in site.answer(request).fields  # the first one is there, too
@@ -437,7 +437,8 @@ def two(two_run, ledger, tmp_path):
     _, hub, requests, root = two_run
     shutil.copytree(root / "state", tmp_path / "state")
     site = hub.sites["site-0"]
-    site.limits, site.ledger = SECRET, ledger()
+    limit(site)
+    site.budget.ledger = ledger()
     return site, *requests
 
 
@@ -465,14 +466,14 @@ def test_two_releases_cost_the_budget_of_one(two_run, two, tmp_path, ledger, cap
 def test_a_server_gets_the_gradient_of_one_classifier(two, ledger, capsys):
     site, _, second = two
     other = with_tensors(second, lambda t: t["sent/bias"].add_(1e-9))
-    site.limits = Limits(epsilon_limit=2.0)
+    limit(site, epsilon_limit=2.0)
     assert site.answer(other).fields["code"] == "budget"
     assert "--allow_new_h0 true, which costs epsilon 0.6841 again" in capsys.readouterr().out
-    site.limits = Limits(allow_new_h0=True)
+    limit(site, allow_new_h0=True)
     assert site.answer(other).fields["code"] == "budget"
     assert "above the epsilon_limit 1" in capsys.readouterr().out
     assert len(ledger().entries()) == 6
-    site.limits = Limits(epsilon_limit=2.0, allow_new_h0=True)
+    limit(site, epsilon_limit=2.0, allow_new_h0=True)
     assert "code" not in site.answer(other).fields
     assert "code" not in site.answer(second).fields  # as before
     assert len(ledger().entries()) == 7
@@ -499,7 +500,7 @@ WRONG_SECOND = {
 def test_a_wrong_second_request_is_refused(case, two, ledger):
     site, _, second = two
     change, fields, code = WRONG_SECOND[case]
-    site.limits = Limits(epsilon_limit=9.0, allow_new_h0=True)
+    limit(site, epsilon_limit=9.0, allow_new_h0=True)
     assert site.answer(with_tensors(second, change, **fields)).fields["code"] == code
     assert len(ledger().entries()) == 6
 

@@ -161,7 +161,7 @@ def test_a_round_asks_again_until_there_are_enough_answers(tmp_path, monkeypatch
 
 
 def test_a_site_joins_later_and_the_absent_teach_by_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedaux_pl.sites.site_clients._PAUSE", 0.0)
+    monkeypatch.setattr("fedaux_pl.sites.site_requests._PAUSE", 0.0)
     fresh, data, hub = prepare(tmp_path, images(AUX, {"resnet8": 3}), split(3))
     hub.away = {"site-2"}
     rounds = iter(range(1, 6))

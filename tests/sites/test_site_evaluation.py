@@ -21,7 +21,7 @@ from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import assert_same, create, weights
 from tests.federations import fit as fit_locally
-from tests.sites.loopback import Given, fit, prepare, quiet_trainer
+from tests.sites.loopback import Given, fit, limit, prepare, quiet_trainer
 from tests.sites.test_same_results import MAP
 
 OPEN = Limits(rehearsal=True, evaluate=True)
@@ -183,9 +183,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(
         assert hub.sites["site-1"].answer(seen[0]).fields["metrics"] == one
         assert hub.sites["site-1"].answer(seen[1]).fields["code"] == "budget"
     # and the smallest change of the models is another release
-    hub.sites["site-1"].limits = hub.sites["site-1"].evaluation.limits = replace(
-        limits, epsilon_limit=0.8
-    )
+    limit(hub.sites["site-1"], **(vars(limits) | {"epsilon_limit": 0.8}))
     assert "code" not in hub.sites["site-1"].answer(seen[1]).fields
     assert len(ledger()) == 4
 

@@ -1,4 +1,4 @@
-"""Released heads as tensors, in the ledger, where each is made once, and as sentences."""
+"""Released heads: as tensors, each released once within a budget, and as sentences."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
-from fedaux_pl.processes import Processes
+from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
+from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
@@ -50,90 +50,45 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
     unit = step.scoring.norm_bound == "unit"
     maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
     of_client: dict[int, dict[str, Tensor]] = {}
-    for entry in tensors.keys() - {"numbers", "clients"}:
-        name, _, client_text = entry.rpartition("/")
-        of_client.setdefault(int(client_text), {})[name] = tensors[entry]
+    for key in tensors.keys() - {"numbers", "clients"}:
+        name, _, client_text = key.rpartition("/")
+        of_client.setdefault(int(client_text), {})[name] = tensors[key]
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
         of_map = of_client[client]
         weight = of_map.pop("weight")
         members = tuple(of_map.pop("members").tolist()) if "members" in of_map else ()
-        key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
-        if key not in maps:
-            maps[key] = PublicMap(**of_map, unit=unit, bound=bound)
+        map_key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
+        if map_key not in maps:
+            maps[map_key] = PublicMap(**of_map, unit=unit, bound=bound)
         cost = step.cost(sensitivity, bool(simulated), summands=len(members) or 1)
         release = replace(cost, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)
         if release.is_private and not is_rounded:
             release = replace(release, flaw=_NOT_ROUNDED)
-        heads.append(ReleasedHead(client, weight, maps[key], release, members))
+        heads.append(ReleasedHead(client, weight, maps[map_key], release, members))
     return heads
 
 
 def release_once(
-    ledger: Ledger,
-    key: str,
-    records: Mapping[int, Digests],
+    budget: Budget,
+    key: ReleaseKey,
     step: Step,
     release: Callable[[], Sequence[ReleasedHead]],
     *,
+    planned: Release | None = None,
     restored: Sequence[ReleasedHead] = (),
-    check: Callable[[Sequence[Entry]], None] | None = None,
-    processes: Processes | None = None,
-) -> tuple[list[ReleasedHead], PrivacySpent]:
-    """Return the heads in the ledger, or new ones that are recorded there; and their total cost.
+) -> tuple[list[ReleasedHead], PrivacySpent | None]:
+    """Return the heads of a step by ``Budget.release_once``, and the total cost."""
 
-    Later runs and requests get the recorded ones. The ledger is not locked while new heads are
-    computed. If another run has recorded the same release meanwhile, its heads are returned, and
-    the new ones are dropped.
+    def packed(heads: Sequence[ReleasedHead]) -> NewRelease:
+        return pack(heads), {head.client: head.release for head in heads}
 
-    Args:
-        ledger: The ledger of this machine.
-        key: What determines the release; an entry that has it is used again.
-        records: The keyed digests of each client's records.
-        step: What is released.
-        release: Computes the heads, in all processes together.
-        restored: Heads that were released before, such as those of a checkpoint. They are recorded
-            if the ledger does not have them.
-        check: Raises, given all entries, if a new release is not allowed. It is called before the
-            heads are computed, and again before they are recorded.
-        processes: The processes of the run. Only the first one reads and writes the ledger.
-    """
-    processes = processes or Processes()
-
-    def record(made: dict[str, Tensor] | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
-        with ledger.locked():
-            entries = ledger.entries()
-            if restored:
-                found = [e.heads for e in entries if made is not None and _same(made, e.heads)]
-            else:
-                found = [entry.heads for entry in entries if entry.key == key]
-            if not found:
-                if check is not None:
-                    check(entries)
-                if made is None:
-                    return None
-                releases = {head.client: head.release for head in unpack(made, step)}
-                entries.append(Entry(key, made, releases, records))
-                ledger.add(entries[-1])
-                found = [made]
-            digests = list(records.values())
-            delta = step.scoring.privacy.delta
-            return found[-1], ledger.total(digests, delta, entries=entries)
-
-    made = pack(restored) if restored else None
-    recorded = processes.broadcast(record(made) if processes.first else None)
-    if recorded is None:
-        made = pack(release())
-        recorded = processes.broadcast(record(made) if processes.first else None)
-        assert recorded is not None  # noqa: S101 - for mypy
-    heads, total = recorded
-    return unpack(heads, step), total
-
-
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    tensors, total = budget.release_once(
+        key, lambda: packed(release()), planned, packed(restored) if restored else None
+    )
+    return unpack(tensors, step), total
 
 
 def describe_privacy(
@@ -170,7 +125,8 @@ def describe_all(
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
-    if (attempts := scoring.privacy.attempts) > 1:
+    attempts = scoring.privacy.attempts
+    if attempts > 1:
         sent += f", each sum in up to {attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
@@ -188,14 +144,18 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     text += _conditions(privacy)
-    if not (shares := scoring.scorer.shares):
+    shares = scoring.scorer.shares
+    if not shares:
         return text
-    sigma, delta = privacy.cost(1.0).sigma, privacy.delta / len(shares)
-    parts = {k: gaussian_epsilon(delta, sigma / math.sqrt(share)) for k, share in shares.items()}
-    listed = " + ".join(f"{epsilon:.3g} for {name}" for name, epsilon in parts.items())
+    sigma = privacy.cost(1.0).sigma
+    delta = privacy.delta / len(shares)
+    epsilons = [gaussian_epsilon(delta, sigma / math.sqrt(share)) for share in shares.values()]
+    listed = " + ".join(
+        f"{epsilon:.3g} for {name}" for name, epsilon in zip(shares, epsilons, strict=True)
+    )
     return (
         f"{text} in total, by exact composition (adding up its parts would state epsilon {listed} "
-        f"= {sum(parts.values()):.3g} at the same delta)"
+        f"= {sum(epsilons):.3g} at the same delta)"
     )
 
 
@@ -204,7 +164,7 @@ def _conditions(privacy: Privacy) -> str:
 
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
-    """One record per kind of release: that of the client with the largest sigma."""
+    """Return one release of each kind: that of the client with the largest sigma."""
     kinds: dict[Release, Release] = {}
     for release in (head.release for head in heads):
         kind = replace(release, sigma=0.0, sensitivity=0.0)
@@ -214,7 +174,8 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 
 def _describe(release: Release, has_pins: bool) -> str:
-    is_sum, subject = release.summands > 1, f"the release of {release.what} by each client"
+    is_sum = release.summands > 1
+    subject = f"the release of {release.what} by each client"
     if is_sum:
         subject = f"the sum over {release.summands} clients of {release.what}"
     if release.mechanism == "none":
@@ -240,9 +201,11 @@ def _describe(release: Release, has_pins: bool) -> str:
     if not is_sum:
         return text
     if has_pins:
-        server = (
-            "also against a server that breaks the protocol: the keys of all clients are pinned"
+        return (
+            f"{text}; also against a server that breaks the protocol: the keys of all clients are "
+            "pinned"
         )
-        return f"{text}; {server}"
-    server = "ONLY against a server that keeps to the protocol: without pins it could sign for the"
-    return f"{text}; {server} clients (fedaux-pl sites pin)"
+    return (
+        f"{text}; ONLY against a server that keeps to the protocol: without pins it could sign for "
+        "the clients (fedaux-pl sites pin)"
+    )

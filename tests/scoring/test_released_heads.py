@@ -8,7 +8,7 @@ import torch
 
 from fedaux_pl import FedAUXfdp
 from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent, Step
-from fedaux_pl.scoring.records import describe_all, describe_privacy, pack, unpack
+from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
 UPDATES = "NOT private: the model updates and training losses that clients send in every round"

@@ -13,12 +13,12 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
 from fedaux_pl.scoring.secure_sums import SecureSum
-from fedaux_pl.sites import Limits, secure_release
+from fedaux_pl.sites import Limits, server_sums, site_sums
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, write_tensors
 from tests.federations import split
-from tests.sites.loopback import fit, prepare
+from tests.sites.loopback import fit, limit, prepare
 from tests.sites.test_same_results import images
 
 NAMES = ["site-0", "site-1", "site-2", "site-3"]
@@ -29,7 +29,7 @@ SECRET = Limits(epsilon_limit_alone=5.0)
 def _own_state(tmp_path, monkeypatch):
     """A ledger and keys for each test; and no pauses."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(secure_release, "_RETRY", 0.0)
+    monkeypatch.setattr(server_sums, "_RETRY", 0.0)
 
 
 def sites(root, clients=4, limits=SECRET, releases=1, rho=0.15, options=None, **privacy):
@@ -104,7 +104,7 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     # a server that pretends a dropout, and asks again
     site = hub.sites["site-0"]
     [digest] = site.sums._pending
-    fields = {"kind": "keys", "client": 0, "agreement": site.own_agreement, "sum": digest}
+    fields = {"kind": "keys", "client": 0, "agreement": site.agreement, "sum": digest}
     again = Message({**fields, "attempt": 2**39, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
     assert len(entries()) == 3
@@ -229,7 +229,7 @@ def test_the_limits_of_a_site(tmp_path):
     federation, data, hub = sites(tmp_path)
     for own in ({"epsilon_limit": 0.9, "epsilon_limit_alone": 5.0}, low, between):
         for site in hub.sites.values():
-            site.limits = Limits(**own)
+            limit(site, **own)
         with pytest.raises(ConfigurationError, match=r"site-0: .*budget"):
             run(tmp_path, federation, data)
         assert entries() == []
@@ -246,7 +246,7 @@ def test_the_limits_of_a_site(tmp_path):
 def test_a_site_that_cannot_pay_costs_the_others_nothing(tmp_path):
     """It says so before there are keys; the others have their sum."""
     federation, data, hub = sites(tmp_path)
-    hub.sites["site-3"].limits = Limits(epsilon_limit_alone=1.2)
+    limit(hub.sites["site-3"], epsilon_limit_alone=1.2)
     run(tmp_path, federation, data)
     assert [head.clients for head in federation.heads] == [(0, 1, 2)]
     assert len(entries()) == 3
@@ -294,7 +294,7 @@ def test_a_site_keeps_few_vectors_of_sums_that_nobody_finishes(tmp_path):
     run(tmp_path, federation, data)
     assert federation.heads[0].clients == (0, 1, 2)  # the sum in use is still there
     site = hub.sites["site-0"]
-    assert len(site.sums._pending) == secure_release.MAX_PENDING
+    assert len(site.sums._pending) == site_sums.MAX_PENDING
     for number in range(10):
         site.answer(other_h0(seen[0], number))
     # an honest server prepares again
@@ -426,4 +426,4 @@ def test_other_settings_are_refused(tmp_path):
     for damaged in ("{", "[]", '{"attempt": 1}', '{"attempt": "x", "keys": {}}'):
         path.write_text(damaged)
         with pytest.raises(ConfigurationError, match="restore it, or delete it"):
-            secure_release._read_attempt(path)
+            server_sums._read_attempt(path)

@@ -1,0 +1,217 @@
+"""Secure sums at the server: it collects keys and masked vectors, and adds these up.
+
+It keeps the keys of an attempt in its state folder before it asks for masked vectors: killed
+there, it repeats that step.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
+from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.files import state_folder, write_json_atomically
+from fedaux_pl.models import of_head
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+from fedaux_pl.scoring.plan import check_records
+from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.sites import wire
+from fedaux_pl.sites.secure_sum import Sent, add_masked, read_keys, sum_digest
+from fedaux_pl.sites.site_requests import SiteRequests
+from fedaux_pl.sites.site_status import tell
+from fedaux_pl.sites.wire import FINAL, Message, RefusalError
+
+_RETRY = 2.0  # seconds before sites are asked again
+_LATER = ("absent", "busy")  # a site may answer later
+_REPEATS = 3  # of the second step, for sites whose answer was lost
+
+
+class Collector:
+    """Collects the secure sums of a step; ``groups`` are the sites of each architecture."""
+
+    def __init__(
+        self,
+        requests: SiteRequests,
+        step: Step,
+        groups: Mapping[str, Sequence[str]],
+        data: FederatedDataModule,
+    ) -> None:
+        self.requests = requests
+        self.step = step
+        self.groups = groups
+        self.data = data
+        self.privacy = step.scoring.privacy
+        # the second sum is used only if it is over all sites of the first
+        count = sum(map(len, groups.values()))
+        self.least = count if step.sends else self.privacy.least_clients
+        self.attempts = 0  # of all sums so far
+        self._number = 0  # of the last attempt, which rises over all servers
+
+    def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
+        """Return the secure sum over the sites of each architecture."""
+        for group in self.groups.values():  # before the sites of any architecture pay
+            self.check(group)
+            check_records(self.step.scorer, self._count_records(group))
+        return [self._head(name, features.h0[name], maps[name]) for name in self.groups]
+
+    def _count_records(self, group: Sequence[str]) -> int:
+        names = self.requests.sites.names
+        return sum(self.data.site_sizes[names.index(site)] for site in group)
+
+    def _head(self, architecture: str, h0: nn.Module, public_map: PublicMap) -> ReleasedHead:
+        step = self.step
+        requests = self.requests
+        names = requests.sites.names
+        state = {k: v for k, v in h0.state_dict().items() if not of_head(k)}
+        digest = sum_digest(requests.agreement, architecture, step, state, public_map)
+        row_length = public_map.row_length(h0)
+        classes = len(self.data.classes)
+        length = step.scorer.vector_length(row_length, classes)
+        joined, total = self.collect(digest, self.groups[architecture], length)
+        for site in names:
+            requests.status.change(site, in_sum=site in joined)
+        members = sorted(names.index(site) for site in joined)
+        secure = SecureSum(step, row_length, classes, len(members))
+        head = secure.head(members, total, public_map, requests.sites.rehearsal)
+        largest = step.scorer.largest_norm(self._count_records(joined), 0) * (1 + 1e-3)
+        if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
+            raise PrivacyError(
+                "the secure sum is larger than any data and noise can be: the masks have not "
+                "cancelled, or a site has sent a false vector"
+            )
+        return head
+
+    def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
+        """Return the sites of a secure sum, and the sum of their vectors of this length.
+
+        Raises a ConfigurationError if the attempts that the budget pays for have failed.
+        """
+        start = time.monotonic()
+        path = state_folder() / "secure_sums" / f"{digest}.json"
+        attempt = _read_attempt(path)
+        is_new = False  # an attempt of an earlier run was paid for then
+        lost = 0
+        while True:
+            if attempt is None:
+                is_new = True
+                attempt = self._keys(digest, names)
+                write_json_atomically(path, attempt)
+            self.attempts += 1
+            joined = sorted(attempt["keys"])
+            answers, refusals = self._masked(digest, attempt, length)
+            try:
+                total = add_masked(answers, joined)
+            except RefusalError as error:
+                reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
+                reason = "; ".join(reasons) or first_line(error)
+                tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+            else:
+                seconds = time.monotonic() - start
+                size = 8 * length * len(answers) / 1e6
+                tell(
+                    f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
+                    f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
+                )
+                return joined, total
+            if not is_new and any(error.code in _LATER for error in refusals.values()):
+                raise ConfigurationError(
+                    f"an earlier run began this secure sum with sites that are absent ({reason}): "
+                    f"start them, or delete {path}, which costs the others one more attempt"
+                )
+            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
+            self.check(names, reason)
+            lost += is_new and bool(answers)  # if none has left a site, nothing was spent
+            if lost >= self.privacy.attempts:
+                raise ConfigurationError(
+                    f"the secure sum failed in {lost} of {self.privacy.attempts} attempts, which "
+                    f"cost the sites their budget ({reason}): agree on more privacy.attempts in "
+                    "run.yaml (each has its part of epsilon), or on a higher --epsilon_limit"
+                )
+            attempt = None
+            time.sleep(_RETRY)
+
+    def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
+        """Raise a ConfigurationError unless there are enough sites."""
+        if len(names) < self.least:
+            raise ConfigurationError(
+                f"a secure sum needs {self.least} sites, but has {', '.join(names) or 'none'} "
+                f"({reason}): start the others, agree with them on the same run.yaml, within their "
+                "limits, or set privacy.sums to local"
+            )
+
+    def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
+        """Step 1, until enough sites have sent keys; it costs nothing."""
+        start = time.monotonic()
+        while True:
+            number = max(self._number + 1, int(100 * time.time()))
+            self._number = number
+            question = Message({"sum": digest, "attempt": number, "sites": len(names)})
+            keys = {}
+            reasons = []
+
+            def read(name: str, answer: Message, number: int = number) -> Any:
+                message = answer.fields.get("keys")
+                if read_keys(message, digest, number, self.privacy.pins).name != name:
+                    raise RefusalError("message", "it is of another site")
+                return message
+
+            for name, answer in self.requests.ask("keys", dict.fromkeys(names, question), read):
+                if isinstance(answer, RefusalError):
+                    reasons.append(f"no key of {name}: {first_line(answer)}")
+                    names = [n for n in names if n != name or answer.code not in FINAL]
+                else:
+                    keys[name] = answer
+            if len(keys) >= self.least:
+                for text in reasons:
+                    tell(text)
+                return {"attempt": number, "keys": keys}
+            is_late = time.monotonic() - start > self.requests.sites.wait
+            self.check(list(keys) if is_late else names, "; ".join(reasons))
+            time.sleep(_RETRY)
+
+    def _masked(
+        self, digest: str, attempt: Mapping[str, Any], length: int
+    ) -> tuple[dict[str, Sent], dict[str, RefusalError]]:
+        """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
+        like = {"masked": torch.empty(length, dtype=torch.int64)}
+        fields = {"sum": digest, "attempt": attempt["attempt"]}
+        question = Message(fields | {"messages": list(attempt["keys"].values())}, like=like)
+        answers: dict[str, Sent] = {}
+        refusals: dict[str, RefusalError] = {}
+
+        def read(_: str, answer: Message) -> Sent:
+            vector = wire.read_tensors(answer.body, like)["masked"]
+            return str(answer.fields.get("transcript")), vector
+
+        for _ in range(_REPEATS):
+            missing = {name: question for name in attempt["keys"] if name not in answers}
+            for name, answer in self.requests.ask("masked", missing, read):
+                refusals.pop(name, None)
+                if isinstance(answer, RefusalError):
+                    refusals[name] = answer
+                else:
+                    answers[name] = answer
+            if all(error.code not in _LATER for error in refusals.values()):
+                break
+            time.sleep(_RETRY)
+        return answers, refusals
+
+
+def _read_attempt(path: Path) -> dict[str, Any] | None:
+    """Return the number and the keys of an attempt that an earlier run began; None for none."""
+    if not path.is_file():
+        return None
+    try:
+        attempt = json.loads(path.read_text())
+        return {"attempt": int(attempt["attempt"]), "keys": dict(attempt["keys"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path} is damaged ({type(error).__name__}): restore it, or delete it, which costs "
+            "sites that have sent their vectors one more attempt"
+        ) from error

@@ -1,0 +1,119 @@
+"""One transaction of the ledger: found, refused or added."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedaux_pl.errors import PrivacyError
+from fedaux_pl.scoring import Ledger, Privacy
+from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, ReleaseKey
+
+DIGESTS = {0: np.array([1, 2, 3], dtype=np.uint64)}
+COST = Privacy(epsilon=1.0).cost(1.0)
+KEY = ReleaseKey("models ", "digest 1.0", " settings data")
+
+
+def of(value):
+    return {"weight": torch.tensor([value])}, {0: COST}
+
+
+@pytest.fixture
+def budget(tmp_path):
+    return Budget(Ledger("key", tmp_path), DIGESTS, 1e-5, {"epsilon_limit": 1.0})
+
+
+def test_the_text_of_a_key_names_the_attempt():
+    attempt = Attempt("sum", 7, "transcript", "a, b")
+    key = ReleaseKey(KEY.start, KEY.received, KEY.end, attempt)
+    text = "models digest 1.0 sum sum 7 transcript a, b settings data"
+    assert str(key) == text
+    assert str(KEY) == "models digest 1.0 settings data"
+    assert KEY.attempt_of(text) == key.attempt_of(text) == attempt
+    assert KEY.attempt_of(str(KEY)) is None
+    for one in (KEY, key):
+        assert one.is_of(text)
+        assert one.is_of(str(KEY))
+    other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
+    assert other.is_like(text)
+    assert not other.is_of(text)
+    assert other.attempt_of(text) is None
+    assert not ReleaseKey(KEY.start, KEY.received, " other").is_of(text)
+
+
+def test_a_release_is_computed_once(budget):
+    tensors, total = budget.release_once(KEY, lambda: of(1.0), COST)
+    again, _ = budget.release_once(KEY, lambda: pytest.fail("computed again"), COST)
+    assert torch.equal(tensors["weight"], again["weight"])
+    assert (total.releases, len(budget.entries())) == (1, 1)
+    assert total.epsilon == pytest.approx(1.0)
+
+
+def test_what_costs_too_much_is_refused_before_it_is_computed(budget):
+    budget.release_once(KEY, lambda: of(1.0), COST)
+    other = ReleaseKey("other ")
+    left = (
+        "above the epsilon_limit 1, of which epsilon 0 is left: the ledger has 1 earlier release "
+    )
+    with pytest.raises(PrivacyError, match=left):
+        budget.release_once(other, lambda: pytest.fail("computed"), COST)
+    with pytest.raises(PrivacyError, match="above the epsilon_limit 1"):
+        budget.check(other, COST)
+    budget.limits = {"epsilon_limit": 9.0, ALONE: 1.2}
+    with pytest.raises(PrivacyError, match="by the noise of this site alone, above the epsilon_l"):
+        budget.check(other, COST)
+    budget.limits = {"epsilon_limit": 9.0}
+    with pytest.raises(PrivacyError, match="does not have the first one"):
+        budget.check(ReleaseKey("other ", earlier=other), COST)
+    budget.check(ReleaseKey("other ", earlier=KEY), COST)
+    assert len(budget.entries()) == 1
+
+
+def test_other_tensors_of_the_server_need_an_explicit_yes(budget):
+    budget.limits = {"epsilon_limit": 9.0}
+    budget.release_once(KEY, lambda: of(1.0), COST)
+    other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
+    with pytest.raises(PrivacyError, match=r"a second one: .* which costs epsilon 1 again"):
+        budget.check(other, COST)
+    budget.check(KEY, COST)
+    budget.allow_new_h0 = True
+    budget.check(other, COST)
+
+
+def test_the_limits_hold_again_before_an_entry_is_written(budget):
+    def release():
+        budget.release_once(ReleaseKey("another run"), lambda: of(1.0), COST)
+        return of(2.0)
+
+    with pytest.raises(PrivacyError, match="above the epsilon_limit"):
+        budget.release_once(KEY, release, COST)
+    assert [entry.key for entry in budget.entries()] == ["another run"]
+
+
+def test_the_release_that_another_run_has_added_meanwhile_is_used(budget):
+    def release():
+        budget.release_once(KEY, lambda: of(1.0), COST)
+        return of(2.0)
+
+    tensors, total = budget.release_once(KEY, release, COST)
+    assert tensors["weight"] == 1.0
+    assert (total.releases, len(budget.entries())) == (1, 1)
+
+
+def test_a_restored_release_gets_an_entry_unless_its_tensors_have_one(budget):
+    with pytest.raises(AssertionError):  # limits need the cost
+        budget.release_once(KEY, lambda: of(1.0))
+    budget.limits = {}
+    for value, count in ((1.0, 1), (1.0, 1), (2.0, 2)):
+        restored = of(value)
+        tensors, total = budget.release_once(KEY, lambda: pytest.fail("new"), restored=restored)
+        assert tensors["weight"] == value
+        assert total.releases == len(budget.entries()) == count
+
+
+def test_a_rehearsal_has_no_entries_and_no_limits():
+    budget = Budget(None, {}, 1e-5, {"epsilon_limit": 1e-3})
+    for value in (1.0, 2.0):
+        budget.check(KEY, COST)
+        tensors, total = budget.release_once(KEY, lambda value=value: of(value), COST)
+        assert (float(tensors["weight"]), total) == (value, None)
+    assert budget.entries() == []

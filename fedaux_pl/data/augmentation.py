@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.class_paths import import_class
-from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, first_line
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.seeds import isolated_rng
 
@@ -122,13 +122,14 @@ class Augmentation:
 
 def check_option(option: AugmentationOption) -> None:
     """Raise a ValueError for an option of a wrong type; nothing is imported."""
-    if isinstance(option, Mapping) and all(isinstance(v, Mapping | None) for v in option.values()):
-        return
-    if not isinstance(option, str | None):
-        raise ValueError(
-            f"augmentation must be {', '.join((*_OWN, *_SHORT))}, a class path, or a mapping such "
-            f"as {{torchvision.transforms.v2.RandomErasing: {{p: 0.5}}}}, but is {option!r}"
-        )
+    is_allowed = isinstance(option, str | None)
+    if isinstance(option, Mapping):
+        is_allowed = all(isinstance(values, Mapping | None) for values in option.values())
+    expected = (
+        f"be {', '.join((*_OWN, *_SHORT))}, a class path, or a mapping such as "
+        "{torchvision.transforms.v2.RandomErasing: {p: 0.5}}"
+    )
+    check_setting("augmentation", option, is_allowed, expected)
 
 
 def class_paths(option: AugmentationOption) -> list[str]:

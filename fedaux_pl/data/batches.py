@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.augmentation import Augmentation
-from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, read_batches
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import derive_seed
 
 

@@ -17,10 +17,10 @@ from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
+from fedaux_pl.data.input_checks import check_pixels, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.functional import derive_seed
 
 

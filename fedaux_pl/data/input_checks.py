@@ -11,8 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
-from fedaux_pl.errors import DataError, DataNotFoundError, first_line
-from fedaux_pl.errors import check_setting as check_setting
+from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
 
 State = tuple[int, int, int]
 """Of a file, see ``file_state``."""

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached
-from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder import load_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.errors import check_setting
 
 # As in torchvision's RandomResizedCrop: the number of boxes drawn before falling back to the
 # central one, and the largest ratio of the longer to the shorter side.

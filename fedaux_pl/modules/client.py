@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import proximal_penalty
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
 from fedaux_pl.modules.optimizers import OptimizerSettings
@@ -67,8 +68,7 @@ class ClientModule(ClassifierModule):
         label_smoothing: float = 0.0,
         batchnorm: BatchNormMode = "batch",
     ) -> None:
-        if not isinstance(mu, int | float) or not mu >= 0:
-            raise ValueError(f"mu must be at least 0, but is {mu}")
+        check_setting("mu", mu, isinstance(mu, int | float) and mu >= 0, "be at least 0")
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
         self.corrected = corrected

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat as cat
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.model_argument import resolve_model, without_head
@@ -116,10 +117,8 @@ class KNNAccuracy(Metric):
 
     def __init__(self, k: int = 200, temperature: float = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if k < 1:
-            raise ValueError(f"k must be at least 1, but is {k}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}")
+        check_setting("k", k, k >= 1, "be at least 1")
+        check_setting("temperature", temperature, temperature > 0, "be positive")
         self.k = k
         self.temperature = temperature
         for name in ("neighbors", "neighbor_labels", "queries", "query_labels"):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.data.views import SimCLRViews, ViewSettings
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.models.image_classifier import check_pixels
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
@@ -71,8 +72,7 @@ class SimCLR(SelfSupervised):
     ) -> None:
         from lightly.models.modules.heads import SimCLRProjectionHead  # takes seconds
 
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}")
+        check_setting("temperature", temperature, temperature > 0, "be positive")
         super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)

@@ -225,15 +225,15 @@ def test_predictions_are_probabilities(trainer, digits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mu": -1.0}, "mu must be at least 0, but is -1.0"),
-        ({"trained": "tail"}, "'full' or 'head', but is 'tail'"),
+        ({"mu": -1.0}, "mu: got -1.0; expected to be at least 0"),
+        ({"trained": "tail"}, "got 'tail'; expected to be full or head"),
         ({"optimizer": "sgd"}, r"such as OptimizerSettings\('sgd', lr=0.1\), but is 'sgd'"),
         (
             {"model": Own, "num_classes": 9},
             "model must be an object, but is the class Own: create one",
         ),
         ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
-        ({"mu": None}, "mu must be at least 0, but is None"),
+        ({"mu": None}, "mu: got None; expected to be at least 0"),
         ({"model_options": {"num_classes": 3}}, "num_classes is not one of model_options"),
         ({"model": Own(), "model_options": None, "num_classes": 5}, "has 10 outputs, but num_cl"),
     ],

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.images import resize
-from fedaux_pl.data.input_checks import check_setting, check_size
+from fedaux_pl.data.input_checks import check_size
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.data.tokenizer import TextSource
+from fedaux_pl.errors import check_setting
 
 _ASSETS = files("fedaux_pl.data.assets")
 _PARTS = ("private", "test", "auxiliary")

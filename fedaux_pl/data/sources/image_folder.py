@@ -8,7 +8,6 @@ import torch
 
 from fedaux_pl.data.images import is_image, list_images, open_images
 from fedaux_pl.data.input_checks import (
-    check_setting,
     check_size,
     check_test_data,
     expand,
@@ -18,7 +17,7 @@ from fedaux_pl.data.input_checks import (
 )
 from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
 

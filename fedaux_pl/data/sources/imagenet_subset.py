@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import tensor
 
 from fedaux_pl.data.images import list_images, open_images
-from fedaux_pl.data.input_checks import check_setting, check_size, expand, not_found
+from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 
 SUBSETS = {
     "Animals": "n00015388",

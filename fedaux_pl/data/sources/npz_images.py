@@ -26,7 +26,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError, FedauxError
+from fedaux_pl.errors import DataError, FedauxError, check_setting
 
 Convert = Callable[[NDArray[Any]], Tensor]
 """Turns rows of an array into inputs, each row by itself."""
@@ -78,10 +78,8 @@ class NpzImages(PartSource):
         self.path = Path(path).expanduser()
         self.test_path = expand(test_path) or self.path
         self.arrays: dict[str, str | None] = {**{n: n for n in _ARRAYS}, **(arrays or {})}
-        if unknown := [name for name in self.arrays if name not in _ARRAYS]:
-            raise ValueError(
-                f"arrays must give names to {', '.join(_ARRAYS)}, but has {unknown[0]!r}"
-            )
+        is_known = set(self.arrays) == set(_ARRAYS)
+        check_setting("arrays", arrays, is_known, f"give names to {', '.join(_ARRAYS)}")
         self.size = None if size is None else check_size(size)
 
     @property

@@ -27,7 +27,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.tokenizer import Texts, TextSource
-from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError
+from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError, check_setting
 
 _DECOMPRESSORS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -79,8 +79,8 @@ class TextDraw:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit must be at least 1, or null for all, but is {self.limit}")
+        is_allowed = self.limit is None or self.limit >= 1
+        check_setting("limit", self.limit, is_allowed, "be at least 1, or null for all")
 
     def positions(self, count: int, part: str) -> Tensor:
         """Return the sorted positions of the texts of a part: ``train``, ``test`` or ``all``."""

@@ -184,7 +184,7 @@ def pixels(low=0.0, high=1.0, seed=0):
             Glosses(),
             r"uint8 of shape \(1, 8, 8\) and torch.int32 of shape \(32,\): c",
         ),
-        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): convert the inp"),
+        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): choose .* convert"),
         (Digits(), Digits(size=6), r"\(1, 6, 6\): .* set `size`, `channels` or `max_length`"),
     ],
 )

@@ -81,7 +81,8 @@ class ClassifierModule(OptimizedModule):
     def _evaluate(self, batch: Sequence[Tensor], batch_idx: int, metrics: MetricCollection) -> None:
         if batch_idx == 0:  # not check_batch: that of DistillationModule expects soft labels
             check_labels(unpack_pair(batch)[1], self.num_classes)
-        logits, labels = self(batch[0]).float(), batch[1]
+        logits = self(batch[0]).float()
+        labels = batch[1]
         metrics["accuracy"](logits, labels)
         metrics["loss"](F.cross_entropy(logits, labels), weight=len(labels))
         self.log_dict(metrics, prog_bar=True, batch_size=len(labels))

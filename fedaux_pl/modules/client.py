@@ -109,11 +109,12 @@ class ClientModule(ClassifierModule):
         if not self.corrected:
             raise ValueError("this ClientModule has no correction: create it with corrected=True")
         trained = self._trained_parameters()
-        if correction and (missing := sorted(trained.keys() - correction.keys())):
-            raise ValueError(
-                f"the correction has no entry for {missing[0]}: give one for every trained "
-                "parameter, or none at all"
-            )
+        for name in sorted(trained) if correction else ():
+            if name not in correction:
+                raise ValueError(
+                    f"the correction has no entry for {name}: give one for every trained "
+                    "parameter, or none at all"
+                )
         if not self.corrections:
             self.corrections = [torch.zeros_like(p, requires_grad=False) for p in trained.values()]
         if correction:
@@ -122,7 +123,7 @@ class ClientModule(ClassifierModule):
             torch._foreach_zero_(self.corrections)
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
-        return {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def on_train_start(self) -> None:
         """Set the anchor, unless the fit resumes from a checkpoint that has one."""

@@ -123,19 +123,22 @@ def _weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) ->
 
 
 def _check_encoder(encoder: Any, objective: Objective) -> None:
-    if missing := [name for name in _NEEDED if not hasattr(encoder, name)]:
+    missing = [name for name in _NEEDED if not hasattr(encoder, name)]
+    if missing:
         raise TypeError(
             f"{type(encoder).__name__} lacks {', '.join(missing)}: language modeling "
             "needs an encoder of text (see fedaux_pl.models.Encoder)"
         )
-    mask, vocabulary = encoder.mask_id, encoder.vocabulary
-    if objective == "masked" and mask is None:
+    if objective == "next":
+        return
+    mask = encoder.mask_id
+    if mask is None:
         raise ValueError(
             "the encoder has no mask token: set mask_id of the model, give it a source whose "
             "tokenizer has a mask token, or choose objective 'next'"
         )
-    if objective == "masked" and mask >= vocabulary:
+    if mask >= encoder.vocabulary:
         raise ValueError(
-            f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {vocabulary - 1}: give "
-            "model and tokenizer the same source"
+            f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... "
+            f"{encoder.vocabulary - 1}: give model and tokenizer the same source"
         )

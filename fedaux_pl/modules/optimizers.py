@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -69,7 +69,8 @@ class OptimizerSettings:
 
     def plain(self) -> dict[str, Any]:
         """Return the values by the names that checkpoints and configuration files have."""
-        values = {"optimizer": self.name} | {k: v for k, v in vars(self).items() if k != "name"}
+        values = {"optimizer": self.name, **asdict(self)}
+        del values["name"]
         if self.clip_norm is None:  # as before version 0.9
             del values["clip_norm"]
         return values
@@ -133,8 +134,8 @@ class OptimizedModule(pl.LightningModule):
         checkpoint = torch.load(checkpoint_path, map_location, weights_only=weights_only)
         arguments = cls.rebuild_arguments(checkpoint["hyper_parameters"]) | changed
         known = inspect.signature(cls).parameters
-        if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            arguments = {k: v for k, v in arguments.items() if k in known}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            arguments = {name: value for name, value in arguments.items() if name in known}
         module = cls(**arguments)
         module.on_load_checkpoint(checkpoint)
         module.load_state_dict(checkpoint["state_dict"])
@@ -156,7 +157,8 @@ class OptimizedModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer, scale: Any = 1.0) -> None:
         """Clip the gradients, which are multiplied by ``scale``, to ``clip_norm``, if it is set."""
-        if (clip := self.optimizer_settings.clip_norm) is not None:
+        clip = self.optimizer_settings.clip_norm
+        if clip is not None:
             nn.utils.clip_grad_norm_(self.parameters(), clip * scale)
 
     def check_batch(self, batch: Any) -> None:

@@ -67,7 +67,8 @@ class SelfSupervised(OptimizedModule):
         """Collect the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
-        features, labels = self(first_entry(batch)), batch[1]
+        features = self(first_entry(batch))
+        labels = batch[1]
         if len(self.trainer.num_val_batches) > 1:
             self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
         else:
@@ -141,8 +142,10 @@ class KNNAccuracy(Metric):
             raise ValueError("there are no neighbors or no queries: call update for both first")
         from lightly.utils.benchmarking.knn import knn_predict  # the import takes seconds
 
-        neighbors, labels = cat(self.neighbors).T.contiguous(), cat(self.neighbor_labels)
-        queries, expected = cat(self.queries), cat(self.query_labels)
+        neighbors = cat(self.neighbors).T.contiguous()
+        labels = cat(self.neighbor_labels)
+        queries = cat(self.queries)
+        expected = cat(self.query_labels)
         classes = int(max(labels.max(), expected.max())) + 1
         k = min(self.k, neighbors.shape[1])
         chunks = -(-len(queries) // 1024)

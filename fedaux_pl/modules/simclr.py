@@ -132,22 +132,23 @@ class SimCLR(SelfSupervised):
     def _two_views(self, images: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the first view of every image of this process, then the second of each."""
         if isinstance(images, Tensor):
-            own = self._sharing.part(len(images))
+            local = self._sharing.part(len(images))
             height, width = images.shape[-2:]
             parameters = self.views.sample(2 * len(images), height, width, images.device)
-            return self.views.transform(images[own], parameters.part(own, views=2))
+            return self.views.transform(images[local], parameters.part(local, views=2))
         if len(images) != 2:
             raise ValueError(
                 f"a batch must hold images or a pair of their views, but holds {len(images)} views"
             )
-        own = self._sharing.part(len(images[0]))
-        return torch.cat([view[own] for view in images])
+        local = self._sharing.part(len(images[0]))
+        return torch.cat([view[local] for view in images])
 
     def _gather(
         self, first: Tensor, second: Tensor, images: Tensor | Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Gather the projections of all processes: of one shared batch, or under DDP of all."""
-        processes, count = self._sharing, len(images if isinstance(images, Tensor) else images[0])
+        processes = self._sharing
+        count = len(images if isinstance(images, Tensor) else images[0])
         if not self._same_batches:
             processes = current_processes()
             count *= processes.world_size

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
 
 
 class FedauxError(Exception):
@@ -66,12 +65,12 @@ def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> 
         raise ValueError(f"{name}: got {value!r}; expected to {expected}")
 
 
-def is_positive(value: Any) -> bool:
+def is_positive(value: float) -> bool:
     """Return whether a value is a number above 0 and finite."""
     return isinstance(value, Real) and 0 < value < math.inf
 
 
-def is_fraction(value: Any) -> bool:
+def is_fraction(value: float) -> bool:
     """Return whether a value is a number in [0, 1)."""
     return isinstance(value, Real) and 0 <= value < 1
 

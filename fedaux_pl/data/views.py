@@ -107,7 +107,7 @@ def _luma(images: Tensor) -> Tensor:
     """The gray value of each pixel, shape (N, 1, H, W); images with one channel are unchanged."""
     if images.shape[1] == 1:
         return images
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = images.chunk(3, dim=1)
     return (red * RED).add_(green, alpha=GREEN).add_(blue, alpha=BLUE)
 
 
@@ -133,7 +133,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5]."""
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = images.chunk(3, dim=1)
     # two reductions: torch.aminmax over such a short dimension is many times slower on the CPU
     high = images.amax(dim=1, keepdim=True)
     chroma = high - images.amin(dim=1, keepdim=True)

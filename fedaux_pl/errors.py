@@ -3,8 +3,10 @@
 A wrong argument raises a plain ``ValueError`` or ``TypeError``.
 """
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
 
 
 class FedauxError(Exception):
@@ -57,10 +59,25 @@ def check_setting(name: str, value: object, is_allowed: bool, expected: str) -> 
     Examples:
         >>> check_setting("alpha", 0.0, False, "be positive and finite")
         Traceback (most recent call last):
-        ValueError: alpha must be positive and finite, but is 0.0
+        ValueError: alpha: got 0.0; expected to be positive and finite
     """
     if not is_allowed:
-        raise ValueError(f"{name} must {expected}, but is {value!r}")
+        raise ValueError(f"{name}: got {value!r}; expected to {expected}")
+
+
+def is_positive(value: float) -> bool:
+    """Return whether a value is a number above 0 and finite."""
+    return isinstance(value, Real) and 0 < value < math.inf
+
+
+def is_fraction(value: float) -> bool:
+    """Return whether a value is a number in [0, 1)."""
+    return isinstance(value, Real) and 0 <= value < 1
+
+
+def is_count(value: object, least: int) -> bool:
+    """Return whether a value is an integer, not a bool, of at least ``least``."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def counted(count: int, noun: str) -> str:

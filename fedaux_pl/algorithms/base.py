@@ -1,11 +1,9 @@
 """The interface of a method, and the records that it works on."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
-from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
@@ -399,17 +397,3 @@ class Algorithm:
             if name != "_given":
                 plain |= value.settings() if isinstance(value, Scoring) else {name: value}
         return plain
-
-
-def check_positive(**options: float) -> None:
-    """Raise a ValueError for an option that is not a positive number."""
-    for name, value in options.items():
-        if not (isinstance(value, Real) and 0 < value < math.inf):
-            raise ValueError(f"{name} must be a positive number, but is {value!r}")
-
-
-def check_decay(**options: float) -> None:
-    """Raise a ValueError for an option that does not lie in [0, 1)."""
-    for name, value in options.items():
-        if not (isinstance(value, Real) and 0 <= value < 1):
-            raise ValueError(f"{name} must lie in [0, 1), but is {value!r}")

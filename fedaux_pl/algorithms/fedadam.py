@@ -1,6 +1,7 @@
 """FedAdam (Reddi et al. 2021, Algorithm 2): the server's optimizer is Adam."""
 
-from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState, check_decay, check_positive
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState
+from fedaux_pl.errors import check_setting, is_fraction, is_positive
 from fedaux_pl.functional.averaging import State
 
 
@@ -28,8 +29,10 @@ class FedAdam(Algorithm):
         pretrained: bool = False,
     ) -> None:
         super().__init__(pretrained)
-        check_positive(server_lr=server_lr, tau=tau)
-        check_decay(beta1=beta1, beta2=beta2)
+        for name, value in (("server_lr", server_lr), ("tau", tau)):
+            check_setting(name, value, is_positive(value), "be a positive number")
+        for name, value in (("beta1", beta1), ("beta2", beta2)):
+            check_setting(name, value, is_fraction(value), "lie in [0, 1)")
         self.server_lr = server_lr
         self.beta1 = beta1
         self.beta2 = beta2

@@ -2,7 +2,8 @@
 
 import torch
 
-from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState, check_decay, check_positive
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState
+from fedaux_pl.errors import check_setting, is_fraction, is_positive
 from fedaux_pl.functional.averaging import State
 
 
@@ -23,8 +24,8 @@ class FedAvgM(Algorithm):
 
     def __init__(self, server_lr: float = 1.0, beta: float = 0.5, pretrained: bool = False) -> None:
         super().__init__(pretrained)
-        check_positive(server_lr=server_lr)
-        check_decay(beta=beta)
+        check_setting("server_lr", server_lr, is_positive(server_lr), "be a positive number")
+        check_setting("beta", beta, is_fraction(beta), "lie in [0, 1)")
         self.server_lr = server_lr
         self.beta = beta
 

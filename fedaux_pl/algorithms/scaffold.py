@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from fedaux_pl.algorithms.base import Aggregate, Algorithm, LocalResult, ServerState, check_positive
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.algorithms.base import Aggregate, Algorithm, LocalResult, ServerState
+from fedaux_pl.errors import ConfigurationError, check_setting, is_positive
 from fedaux_pl.functional.averaging import State
 
 
@@ -30,7 +30,7 @@ class Scaffold(Algorithm):
 
     def __init__(self, server_lr: float = 1.0, pretrained: bool = False) -> None:
         super().__init__(pretrained)
-        check_positive(server_lr=server_lr)
+        check_setting("server_lr", server_lr, is_positive(server_lr), "be a positive number")
         self.server_lr = server_lr
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.class_paths import import_class
-from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, first_line
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.seeds import isolated_rng
 
@@ -52,8 +52,9 @@ def crop_flip(images: Tensor, numbers: Tensor, padding: int | None = None) -> Te
     ]  # fmt: skip
 
 
-_OWN = {"flip": (flip, 1), "crop_flip": (crop_flip, 3)}  # with their numbers for each image
-_SHORT = {"randaugment": "torchvision.transforms.v2.RandAugment"}
+_FUNCTIONS = {"flip": (flip, 1), "crop_flip": (crop_flip, 3)}  # with their numbers for each image
+_MODULES = {"randaugment": "torchvision.transforms.v2.RandAugment"}
+_NAMES = ", ".join((*_FUNCTIONS, *_MODULES))
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Augmentation:
         """Return changed images; ``numbers`` are (N, ``numbers``), the seed is that of modules."""
         for position, (function, count) in enumerate(self.steps):
             if count:
-                images, numbers = function(images, numbers[:, :count]), numbers[:, count:]
+                images = function(images, numbers[:, :count])
+                numbers = numbers[:, count:]
             else:
                 with isolated_rng(derive_seed(seed, position)):
                     images = function.to(images.device)(images)  # type: ignore[attr-defined]
@@ -95,13 +97,17 @@ class Augmentation:
         """Try the augmentation on images: it must keep shape and dtype, and follow the seed."""
         if images.ndim != 4:
             raise ConfigurationError(f"{option} is for images, but the data are texts: drop it")
-        images, host = images[:4], _host_generators()
+        images = images[:4]
+        expected = f"{images.dtype} {tuple(images.shape)}"
+        host = _host_generators()
         for seed in range(_TRIALS):
-            generator, shape = torch.Generator().manual_seed(seed), (len(images), self.numbers)
-            numbers = torch.randint(2**31, shape, generator=generator).to(images.device)
+            generator = torch.Generator().manual_seed(seed)
+            numbers = torch.randint(2**31, (len(images), self.numbers), generator=generator)
+            numbers = numbers.to(images.device)
             try:
-                first, second = (self(images.clone(), numbers, seed) for _ in range(2))
-                got, expected = (f"{x.dtype} {tuple(x.shape)}" for x in (first, images))
+                first = self(images.clone(), numbers, seed)
+                second = self(images.clone(), numbers, seed)
+                got = f"{first.dtype} {tuple(first.shape)}"
             except Exception as error:  # of any class: it is another package's transform
                 raise ConfigurationError(
                     f"{option} failed on a batch of images, a tensor on {images.device} "
@@ -122,13 +128,14 @@ class Augmentation:
 
 def check_option(option: AugmentationOption) -> None:
     """Raise a ValueError for an option of a wrong type; nothing is imported."""
-    if isinstance(option, Mapping) and all(isinstance(v, Mapping | None) for v in option.values()):
-        return
-    if not isinstance(option, str | None):
-        raise ValueError(
-            f"augmentation must be {', '.join((*_OWN, *_SHORT))}, a class path, or a mapping such "
-            f"as {{torchvision.transforms.v2.RandomErasing: {{p: 0.5}}}}, but is {option!r}"
-        )
+    is_allowed = isinstance(option, str | None)
+    if isinstance(option, Mapping):
+        is_allowed = all(isinstance(values, Mapping | None) for values in option.values())
+    expected = (
+        f"be {_NAMES}, a class path, or a mapping such as "
+        "{torchvision.transforms.v2.RandomErasing: {p: 0.5}}"
+    )
+    check_setting("augmentation", option, is_allowed, expected)
 
 
 def class_paths(option: AugmentationOption) -> list[str]:
@@ -138,16 +145,16 @@ def class_paths(option: AugmentationOption) -> list[str]:
 
 
 def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., Tensor], int]:
-    if name in _OWN:
-        function, count = _OWN[name]
+    if name in _FUNCTIONS:
+        function, count = _FUNCTIONS[name]
         return partial(function, **options), count
     try:
-        kind = import_class(_SHORT.get(name, name), nn.Module)
+        kind = import_class(_MODULES.get(name, name), nn.Module)
     except ImportError as error:
-        meant = did_you_mean(name, (*_OWN, *_SHORT))
+        meant = did_you_mean(name, (*_FUNCTIONS, *_MODULES))
         raise ConfigurationError(
             f"augmentation {name} is no torch.nn.Module{meant}: choose "
-            f"{', '.join((*_OWN, *_SHORT))}, a class of torchvision.transforms.v2 or your own "
+            f"{_NAMES}, a class of torchvision.transforms.v2 or your own "
             f"({error})"
         ) from error
     try:

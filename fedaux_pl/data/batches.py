@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.augmentation import Augmentation
-from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, read_batches
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import derive_seed
 
 
@@ -84,7 +84,8 @@ class TensorBatches:
         return full + (rest >= max(self.smallest, 1))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        epoch, positions = self.epoch, self.positions(self.epoch)
+        epoch = self.epoch
+        positions = self.positions(epoch)
         self.epoch += 1
         for index, inputs in zip(positions, self.read_inputs(epoch, positions), strict=True):
             yield (inputs, *(tensor[index] for tensor in self.tensors[1:]))
@@ -92,9 +93,10 @@ class TensorBatches:
     @property
     def reads_before_steps(self) -> bool:
         """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
-        steps = () if self.augmentation is None else self.augmentation.steps
-        draws = any(not count for _, count in steps)  # random numbers of its own
-        return draws or isinstance(self.tensors[0], LazyInputs)
+        if isinstance(self.tensors[0], LazyInputs):
+            return True
+        # a module draws random numbers of its own
+        return self.augmentation is not None and not all(n for _, n in self.augmentation.steps)
 
     def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the inputs of each batch of an epoch, augmented."""

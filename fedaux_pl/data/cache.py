@@ -10,13 +10,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.fingerprints import machine_key
+from fedaux_pl.data.fingerprints import hash_tensor, machine_key
 from fedaux_pl.data.input_checks import reason_of
-from fedaux_pl.data.lazy_inputs import Inputs, chunks
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
 
@@ -45,9 +44,8 @@ def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
     entries = named | {str(index): tensor for index, tensor in enumerate(tensors)}
     digest = hashlib.sha256()
     for entry, tensor in sorted(entries.items()):
-        digest.update(f"{entry}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        for part in chunks(tensor):
-            digest.update(part.cpu().contiguous().numpy().reshape(-1).view(np.uint8).data)
+        digest.update(f"{entry}\0".encode())
+        hash_tensor(digest, tensor)
     return digest.hexdigest()
 
 
@@ -66,13 +64,13 @@ def cached(
     identity = hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest()
     key = {"kind": key["kind"], "identity": identity}
     # first without the lock: files are complete, and readers need not wait
-    found = load_cached(folder, key, warn=False)
-    if found is None:
+    tensors = load_cached(folder, key, warn=False)
+    if tensors is None:
         with cache_lock(folder, key):
-            found = load_cached(folder, key)
-            if found is None:
-                found = save_cached(folder, key, build())
-    return found
+            tensors = load_cached(folder, key)
+            if tensors is None:
+                tensors = save_cached(folder, key, build())
+    return tensors
 
 
 @contextmanager
@@ -175,11 +173,12 @@ def _limit() -> float:
     """Return the limit of the user's cache in bytes."""
     text = os.environ.get(LIMIT, str(_DEFAULT_LIMIT))
     with suppress(ValueError):
-        if (limit := float(text)) >= 0:
+        limit = float(text)
+        if limit >= 0:
             return limit * 1e9
     raise ConfigurationError(
-        f"the environment variable {LIMIT} must be the limit of the cache in GB, 0 for no cache, "
-        f"but is {text!r}"
+        f"the environment variable {LIMIT}: got {text!r}; expected the limit of the cache in GB, "
+        "0 for no cache"
     )
 
 

@@ -10,17 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedaux_pl.data import fingerprints, holdings
+from fedaux_pl.data import holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.downloads import fetch_missing
-from fedaux_pl.data.fingerprints import machine_key
+from fedaux_pl.data.fingerprints import (
+    key_id,
+    keyed_fingerprint,
+    machine_key,
+    record_digests,
+)
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, check_setting, shorten
+from fedaux_pl.data.input_checks import check_pixels, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.functional import balanced_weights, derive_seed
 
 
@@ -78,15 +83,17 @@ class FederatedDataModule(pl.LightningDataModule):
         download: bool | None = None,
     ) -> None:
         super().__init__()
-        for name, value, kind in (("memory", memory, Memory), ("holds", holds, Holding)):
-            known = get_args(kind)
-            check_setting(name, value, value in (*known, None), f"be {', '.join(known)} or null")
+        is_known = memory in (*get_args(Memory), None)
+        check_setting("memory", memory, is_known, "be device, host, disk or null")
+        is_known = holds in (*get_args(Holding), None)
+        check_setting("holds", holds, is_known, "be public, private or null")
         are_names = classes is None or 2 <= len(set(classes)) == len(classes)
         check_setting("classes", classes, are_names, "be at least 2 different names")
         check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
         check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
-        fraction, held_out = negative_fraction, validation_fraction
+        fraction = negative_fraction
         check_setting("negative_fraction", fraction, 0 < fraction < 1, "lie strictly in (0, 1)")
+        held_out = validation_fraction
         check_setting("validation_fraction", held_out, 0 <= held_out < 1, "lie in [0, 1)")
         expected = "be 0 where data are at sites: the server's source can give validation data"
         check_setting("validation_fraction", held_out, holds is None or not held_out, expected)
@@ -121,49 +128,55 @@ class FederatedDataModule(pl.LightningDataModule):
             self.to(self.trainer.strategy.root_device)
 
     def _load(self, at_most: int | None) -> None:
-        key, memory, public = machine_key(), self._choose_memory(), None
+        memory = self._choose_memory()
         self._fetch_missing()
         private = PrivateData.load(self, memory)
+        key = machine_key()
+        public_hash = {}
+        self._public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and self.holds != "private":
-            seed = derive_seed(self.seed, holdings.PUBLIC_SPLIT)
             inputs = self.auxiliary.auxiliary()
-            inputs = inputs if memory == "device" else keep_in_host(inputs)
-            public = PublicData.split(select(inputs, slice(at_most)), self.negative_fraction, seed)
-            self.shared_rows = private.check_public(public.inputs, key)
+            if memory != "device":
+                inputs = keep_in_host(inputs)
+            inputs = select(inputs, slice(at_most))
+            seed = derive_seed(self.seed, holdings.PUBLIC_SPLIT)
+            self._public = PublicData.split(inputs, self.negative_fraction, seed)
+            self.shared_rows = private.check_public(inputs, key)
+            public_hash["auxiliary"] = tensor_digest(inputs)  # needs no key
         private = private.split(self)
         if at_most is not None:
             private = private.shorten(at_most)
-        self.fingerprints = private.fingerprints(key)
-        if public is not None:  # its hash needs no key
-            self.fingerprints["auxiliary"] = tensor_digest(public.inputs)
+        self.fingerprints = private.fingerprints(key) | public_hash
         self.num_clients = len(private.clients) or self.num_clients
-        self._private, self._public = private, public
+        self._private = private
 
     def _sources(self) -> list[Source]:
         return [source for source in (self.private, self.auxiliary) if source is not None]
 
     def _fetch_missing(self) -> None:
         """Download what is missing of the parts that are to be loaded, or raise."""
-        parts = {"public": ["test"], "private": ["train"]}.get(self.holds or "", ["train", "test"])
-        needed = [(self.private, parts)]
-        if self.auxiliary is not None and self.holds != "private":
-            needed.append((self.auxiliary, ["auxiliary"]))
-        downloads = []
-        for source, names in needed:
+        for source in self._sources():
             if self.download is not None:
                 source.download = self.download
-            downloads += source.downloads(names)
+        parts = {"public": ["test"], "private": ["train"]}.get(self.holds or "", ["train", "test"])
+        downloads = self.private.downloads(parts)
+        if self.auxiliary is not None and self.holds != "private":
+            downloads += self.auxiliary.downloads(["auxiliary"])
         fetch_missing(downloads)
 
     def _choose_memory(self) -> Memory:
         """Return where images stay, and tell the sources."""
-        sources, memory = self._sources(), self.memory
+        memory = self.memory
         if memory is None:
-            trainer, size = self.trainer, sum(source.image_bytes() for source in sources)
-            device = torch.device("cpu") if trainer is None else trainer.strategy.root_device
-            memory = choose_memory(size, device, 1 if trainer is None else trainer.num_devices)
-        for source in sources:
+            size = sum(source.image_bytes() for source in self._sources())
+            device = torch.device("cpu")
+            processes = 1
+            if self.trainer is not None:
+                device = self.trainer.strategy.root_device
+                processes = self.trainer.num_devices
+            memory = choose_memory(size, device, processes)
+        for source in self._sources():
             source.on_disk = memory == "disk"
         return memory
 
@@ -181,7 +194,8 @@ class FederatedDataModule(pl.LightningDataModule):
         return self._private
 
     def _train(self) -> Examples:
-        if (train := self._loaded().train) is None:
+        train = self._loaded().train
+        if train is None:
             raise DataError("the server has no private data: they are at the sites")
         return train
 
@@ -193,20 +207,21 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def settings(self) -> dict[str, Any]:
         """All settings that determine the data of each client, as plain values."""
-        validation, contents = self.validation_examples, dict(self.fingerprints)
-        if self.validation_fraction:  # of the private data, whose fingerprint is there
-            del contents["validation"]
-        return {
+        contents = dict(self.fingerprints)
+        settings: dict[str, Any] = {
             "private": type(self.private).__name__,
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "num_clients": self.num_clients,
             "alpha": None if self.has_given_clients else self.alpha,
-            **({} if self.holds is None else {"holds": self.holds, "classes": list(self.classes)}),
-            "negatives": self.negative_fraction,
-            "seed": self.seed,
-            "contents": contents,
-            **({} if validation is None else {"validation": self.validation_fraction or "given"}),
         }
+        if self.holds is not None:
+            settings |= {"holds": self.holds, "classes": list(self.classes)}
+        settings |= {"negatives": self.negative_fraction, "seed": self.seed, "contents": contents}
+        if self.validation_fraction:  # of the private data, whose fingerprint is there
+            del contents["validation"]
+        if self.validation_examples is not None:
+            settings["validation"] = self.validation_fraction or "given"
+        return settings
 
     def release_settings(self) -> dict[str, Any]:
         """The settings that determine what clients release: not those of test data.
@@ -222,19 +237,20 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def client_fingerprints(self) -> list[str]:
         """A keyed hash of each client's inputs and labels, in their order."""
-        hashed, clients = fingerprints.keyed_fingerprint, map(self.client, range(self.num_clients))
-        return [hashed(machine_key(), own.inputs, own.targets) for own in clients]
+        clients = map(self.client, range(self.num_clients))
+        return [keyed_fingerprint(machine_key(), x.inputs, x.targets) for x in clients]
 
     @property
     def key_id(self) -> str:
         """The public name of the key of ``record_digests``."""
-        return fingerprints.key_id(machine_key())
+        return key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
         """Keyed hashes of each record of D_i with its label, then without: it may be corrected."""
-        own, key = self.client(client), machine_key()
-        digests = [fingerprints.record_digests(own.inputs, y, key) for y in (own.targets, None)]
-        return np.concatenate(digests)
+        examples = self.client(client)
+        key = machine_key()
+        with_labels = record_digests(examples.inputs, examples.targets, key)
+        return np.concatenate([with_labels, record_digests(examples.inputs, None, key)])
 
     @property
     def data_name(self) -> str:
@@ -259,15 +275,17 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def all_inputs(self) -> list[Inputs]:
         """The inputs of the private data (training, test, validation) and the auxiliary data."""
-        private = [part.inputs for part in self._loaded().parts.values()]
-        return private + ([self._public.inputs] if self._public else [])
+        inputs = [examples.inputs for examples in self._loaded().parts.values()]
+        if self._public is not None:
+            inputs.append(self._public.inputs)
+        return inputs
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
             # bytes of images need no check, and to read them all takes long
-            for part in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
-                model.check_inputs(part)  # type: ignore[operator]
+            for chunk in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
+                model.check_inputs(chunk)  # type: ignore[operator]
         for source in self._sources():
             source.check_model(model)
 
@@ -302,9 +320,10 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def class_counts(self) -> NDArray[np.int64]:
         """The number of samples of each class in each D_i, shape (n, C)."""
-        targets, size = self._train().targets.cpu(), len(self.classes)
-        parts = [torch.bincount(targets[own], minlength=size) for own in self.client_indices]
-        return torch.stack(parts).numpy()
+        targets = self._train().targets.cpu()
+        size = len(self.classes)
+        counts = [torch.bincount(targets[rows], minlength=size) for rows in self.client_indices]
+        return torch.stack(counts).numpy()
 
     @property
     def has_auxiliary(self) -> bool:
@@ -329,7 +348,8 @@ class FederatedDataModule(pl.LightningDataModule):
     @cached_property
     def distill_labels(self) -> Tensor:
         """The labels of D_distill, -1 for a class that the private data do not have by its name."""
-        public, examples = self._auxiliary(), self.auxiliary.train()  # type: ignore[union-attr]
+        public = self._auxiliary()
+        examples = self.auxiliary.train()  # type: ignore[union-attr]
         # a source may have other, unlabeled inputs for D_aux
         labeled = tensor_digest(select(examples.inputs, slice(len(public.inputs))))
         names = examples.classes if labeled == self.fingerprints["auxiliary"] else ()
@@ -351,7 +371,8 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def test_examples(self) -> Examples:
         """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
-        if (test := self._loaded().parts.get("test")) is None:
+        test = self._loaded().parts.get("test")
+        if test is None:
             raise DataError("a site has no test data: they are at the server")
         return test
 
@@ -377,7 +398,8 @@ class FederatedDataModule(pl.LightningDataModule):
 
         If ``balanced``, they have a third tensor, the ``sample_weights``.
         """
-        train, subset = self._train(), self.client_indices[index]
+        train = self._train()
+        subset = self.client_indices[index]
         options |= self._shuffled(batch_size, len(subset), holdings.CLIENT, index, seed)
         weights = (self.sample_weights,) if balanced else ()
         return TensorBatches(train.inputs, train.targets, *weights, subset=subset, **options)

@@ -145,14 +145,16 @@ class PublishedFile(Download):
     def _download(self) -> None:
         """Download the file and give it its name, after a comparison of checksums."""
         is_resumed = self.received() > 0
-        while (before := self.received()) < self.size:
+        before = self.received()
+        while before < self.size:
             try:
                 self._transfer(before)
             except (OSError, HTTPException):
                 if self.received() <= before:
                     raise
-        found = _md5(self.part)
-        if found == self.md5:
+            before = self.received()
+        checksum = _md5(self.part)
+        if checksum == self.md5:
             self.part.replace(self.path)
             return
         self.part.unlink()
@@ -160,8 +162,8 @@ class PublishedFile(Download):
             self._download()
             return
         raise DataError(
-            f"{self.url} sent a file with the MD5 checksum {found}; expected {self.md5}, that of "
-            f"{self.file}: set the source's `mirror` to another host, or copy the file to "
+            f"{self.url} sent a file with the MD5 checksum {checksum}; expected {self.md5}, that "
+            f"of {self.file}: set the source's `mirror` to another host, or copy the file to "
             f"{self.folder.absolute()}; what has arrived was removed"
         )
 

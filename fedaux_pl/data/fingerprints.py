@@ -9,6 +9,7 @@ import re
 import secrets
 from functools import cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,16 +67,22 @@ def keyed_fingerprint(key: bytes, *tensors: Inputs) -> str:
     """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>"."""
     digest = hashlib.blake2b(key=key, digest_size=32)
     for tensor in tensors:
-        digest.update(f"{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
-        for part in chunks(tensor):
-            digest.update(part.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        hash_tensor(digest, tensor)
     return f"keyed:{key_id(key)}:{digest.hexdigest()}"
+
+
+def hash_tensor(digest: Any, tensor: Inputs) -> None:
+    """Add the dtype, the shape and the contents of a tensor to a hash."""
+    digest.update(f"{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+    for chunk in chunks(tensor):
+        digest.update(chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def have_other_keys(one: object, other: object) -> bool:
     """Whether both are keyed fingerprints whose keys differ, so that they cannot be compared."""
-    keys = [_KEYED.match(value) for value in (one, other) if isinstance(value, str)]
-    return all(keys) and len({match[1] for match in keys if match}) == 2
+    first = _KEYED.match(str(one))
+    second = _KEYED.match(str(other))
+    return first is not None and second is not None and first[1] != second[1]
 
 
 def record_digests(inputs: Inputs, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:

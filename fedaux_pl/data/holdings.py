@@ -50,43 +50,47 @@ class PrivateData:
         Classes and clients of all parts get the numbers that the training data have, or those of
         the classes and sites in ``settings``.
         """
-        source, held_out, holds = settings.private, settings.validation_fraction, settings.holds
+        source = settings.private
         name = type(source).__name__
         classes: Sequence[str] = settings.class_order or ()
         source.class_order = classes  # as it is: its form is part of cache keys of texts
-        found = {} if holds == "public" else {"training": source.train()}
-        if holds != "private":
-            found["test"] = source.test()
-            if (validation := source.validation()) is not None:
-                found["validation"] = validation
-        first = next(iter(found))
-        for part, examples in found.items():
+        parts = {}
+        clients = tuple(settings.site_names)
+        if settings.holds != "public":
+            parts["training"] = source.train()
+            clients = parts["training"].client_names
+        if settings.holds != "private":
+            parts["test"] = source.test()
+            validation = source.validation()
+            if validation is not None:
+                parts["validation"] = validation
+        first = next(iter(parts))
+        for part, examples in parts.items():
             if examples.labels is None:
                 raise DataError(
                     f"{name} has no labels for its {part} data: the private data must be labeled"
                 )
             what = f"private {first} and {part} data"
-            check_same_kind(found[first].inputs, examples.inputs, what)
+            check_same_kind(parts[first].inputs, examples.inputs, what)
             classes = classes or examples.classes
             if memory != "device":
                 examples = replace(examples, inputs=keep_in_host(examples.inputs))
             examples = renumber(examples, "class", tuple(classes), part)
-            train = found.get("training")
-            clients = tuple(settings.site_names if train is None else train.client_names)
-            found[part] = renumber(examples, "client", clients, part)
-        train = found.get("training")
-        if holds is None and train is not None and len(torch.unique(train.targets)) < 2:
+            parts[part] = renumber(examples, "client", clients, part)
+        train = parts.get("training")
+        one_class = train is not None and len(torch.unique(train.targets)) < 2
+        if train is not None and one_class and settings.holds is None:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
             )
-        if "validation" in found and held_out:
+        if "validation" in parts and settings.validation_fraction:
             raise DataError(
-                f"{name} gives {len(found['validation'])} validation samples, but "
-                f"validation_fraction {held_out} asks the clients to hold out more: set it to 0, "
-                "or give no validation data"
+                f"{name} gives {len(parts['validation'])} validation samples, but "
+                f"validation_fraction {settings.validation_fraction} asks the clients to hold out "
+                "more: set it to 0, or give no validation data"
             )
-        return cls(found)
+        return cls(parts)
 
     @property
     def train(self) -> Examples | None:
@@ -95,39 +99,44 @@ class PrivateData:
 
     def split(self, settings: DataSettings) -> "PrivateData":
         """Assign the samples to the clients that the data name, or by a Dirichlet split."""
-        train, parts, num_clients = self.train, self.parts, settings.num_clients
+        train = self.train
         if train is None:
             return self
+        parts = dict(self.parts)
+        clients = []
         if settings.holds == "private":
             # whichever client the server says that this site is, its data are the same
-            clients = [torch.arange(len(train))] * num_clients
+            clients = [torch.arange(len(train))] * settings.num_clients
         elif train.clients is None:
             seed = derive_seed(settings.seed, PARTITION)
-            clients = dirichlet_partition(train.targets, num_clients, settings.alpha, seed)
+            clients = dirichlet_partition(train.targets, settings.num_clients, settings.alpha, seed)
         else:
-            owners = enumerate(train.client_names)
-            clients = [(train.clients == owner).nonzero().flatten() for owner, _ in owners]
-            for name, own in zip(train.client_names, clients, strict=True):
-                if not len(own):
+            for number, name in enumerate(train.client_names):
+                clients.append((train.clients == number).nonzero().flatten())
+                if not len(clients[-1]):
                     raise DataError(f"client {name!r} has no training sample: remove its name")
-        if fraction := settings.validation_fraction:
-            clients, held = hold_out(clients, fraction, derive_seed(settings.seed, VALIDATION))
-            parts = {**parts, "validation": train.take(held)}
+        if settings.validation_fraction:
+            seed = derive_seed(settings.seed, VALIDATION)
+            clients, held = hold_out(clients, settings.validation_fraction, seed)
+            parts["validation"] = train.take(held)
         return PrivateData(parts, tuple(clients))
 
     def shorten(self, at_most: int) -> "PrivateData":
         """Keep the first samples of every client and of the validation and test data."""
-        cut = {n: p if p is self.train else p.take(slice(at_most)) for n, p in self.parts.items()}
-        return PrivateData(cut, tuple(positions[:at_most] for positions in self.clients))
+        parts = dict(self.parts)
+        for name in parts.keys() - {"training"}:
+            parts[name] = parts[name].take(slice(at_most))
+        return PrivateData(parts, tuple(positions[:at_most] for positions in self.clients))
 
     def fingerprints(self, key: bytes) -> dict[str, str]:
         """Hash the training data with given clients, the test and the validation data."""
-        found = {}
-        for name, part in self.parts.items():
-            owners = [] if part.clients is None or name != "training" else [part.clients]
-            hashed = keyed_fingerprint(key, part.inputs, part.targets, *owners)
-            found["private" if name == "training" else name] = hashed
-        return found
+        hashes = {}
+        for name, examples in self.parts.items():
+            tensors = [examples.inputs, examples.targets]
+            if name == "training" and examples.clients is not None:
+                tensors.append(examples.clients)
+            hashes["private" if name == "training" else name] = keyed_fingerprint(key, *tensors)
+        return hashes
 
     def check_public(self, inputs: Inputs, key: bytes) -> int:
         """Check that auxiliary inputs are of the same kind; count those that are private, too."""
@@ -156,43 +165,50 @@ class PrivateData:
 
 def renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
     """Number the labels (``kind`` "class") or clients ("client") by the order of agreed names."""
-    field, of = ("labels", "classes") if kind == "class" else ("clients", "client_names")
-    values, own = getattr(examples, field), getattr(examples, of)
-    if values is None or not names or own == names:
+    fields = ("labels", "classes")
+    allowed = "classes are"
+    remedy = "set data.classes to all names"
+    if kind == "client":
+        fields = ("clients", "client_names")
+        allowed = "clients that train are"
+        remedy = "leave its samples out"
+    numbers, former_names = (getattr(examples, field) for field in fields)
+    if numbers is None or not names or former_names == names:
         return examples
-    if unknown := [name for name in own if name not in names]:
-        allowed = "classes are" if kind == "class" else "clients that train are"
-        remedy = "set data.classes to all names" if kind == "class" else "leave its samples out"
-        raise DataError(
-            f"the {what} data name the {kind} {unknown[0]!r}{did_you_mean(unknown[0], names)}, but "
-            f"the {allowed} {shorten(names)}: correct it, or {remedy}"
-        )
-    order = torch.tensor([names.index(name) for name in own])
-    changes: dict[str, Any] = {field: order.to(values.device)[values], of: names}
+    for name in former_names:
+        if name not in names:
+            raise DataError(
+                f"the {what} data name the {kind} {name!r}{did_you_mean(name, names)}, but the "
+                f"{allowed} {shorten(names)}: correct it, or {remedy}"
+            )
+    order = torch.tensor([names.index(name) for name in former_names], device=numbers.device)
+    changes: dict[str, Any] = dict(zip(fields, (order[numbers], names), strict=True))
     return replace(examples, **changes)
 
 
-def hold_out(parts: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:
+def hold_out(clients: Sequence[Tensor], fraction: float, seed: int) -> tuple[list[Tensor], Tensor]:
     """Hold out a fraction of the positions of every client's samples, at random.
 
     A client keeps at least one, and at least one is held out in all. Return those that each client
     keeps, and the held-out ones, sorted.
     """
-    sizes = [len(part) for part in parts]
+    sizes = [len(positions) for positions in clients]
     counts = [min(round(fraction * size), size - 1) for size in sizes]
     if max(sizes) < 2:
         raise DataError(
-            f"validation_fraction = {fraction} cannot be held out: none of the {len(parts)} "
+            f"validation_fraction = {fraction} cannot be held out: none of the {len(clients)} "
             "clients has more than one sample; use fewer clients, or give validation data"
         )
     if not any(counts):
         counts[sizes.index(max(sizes))] = 1
-    kept, held = [], []
-    for client, (part, count) in enumerate(zip(parts, counts, strict=True)):
+    kept = []
+    held = []
+    for client, positions in enumerate(clients):
         generator = torch.Generator().manual_seed(derive_seed(seed, client))
-        order = torch.randperm(len(part), generator=generator)
-        held.append(part[order[:count]])
-        kept.append(part[order[count:].sort().values])
+        order = torch.randperm(len(positions), generator=generator)
+        count = counts[client]
+        held.append(positions[order[:count]])
+        kept.append(positions[order[count:].sort().values])
     return kept, torch.cat(held).sort().values
 
 
@@ -216,11 +232,16 @@ class PublicData:
                 f"negative_fraction = {fraction}: use more auxiliary data, or change it"
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-        rows = {"negatives": order[:count].sort().values, "distill": order[count:].sort().values}
-        return cls(inputs, rows, *(select(inputs, part) for part in rows.values()))
+        negatives = order[:count].sort().values
+        distill = order[count:].sort().values
+        rows = {"negatives": negatives, "distill": distill}
+        return cls(inputs, rows, select(inputs, negatives), select(inputs, distill))
 
     def to(self, device: torch.device | str) -> "PublicData":
         """Copy to another device."""
-        rows = {part: own.to(device) for part, own in self.rows.items()}
-        parts = (self.negatives.to(device), self.distill.to(device))
-        return PublicData(self.inputs.to(device), rows, *parts)
+        return PublicData(
+            self.inputs.to(device),
+            {name: rows.to(device) for name, rows in self.rows.items()},
+            self.negatives.to(device),
+            self.distill.to(device),
+        )

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -64,24 +64,25 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     real_folders = [(i, folder) for i, folder in enumerate(folders) if not folder.is_symlink()]
     links = [(i, folder) for i, folder in enumerate(folders) if folder.is_symlink()]
     linked_files: list[tuple[int, Path]] = []
-    while queue := real_folders or links:
-        number, path = queue.pop(0)
-        if (real := path.resolve()) in visited or real in above:
+    while real_folders or links:
+        number, path = (real_folders or links).pop(0)
+        real = path.resolve()
+        if real in visited or real in above:
             skipped.append(path)
             continue
         visited.add(real)
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-            child, is_link = path / entry.name, entry.is_symlink()
-            if entry.name.startswith("."):
-                continue
+            child = path / entry.name
             if entry.is_dir():
-                (links if is_link else real_folders).append((number, child))
-            elif is_image(child) and not entry.is_file():
-                raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
-            elif is_image(child) and is_link:
-                linked_files.append((number, child))
+                if not entry.name.startswith("."):
+                    (links if entry.is_symlink() else real_folders).append((number, child))
             elif is_image(child):
-                files[number].append(child)
+                if not entry.is_file():
+                    raise DataError(f"{child.absolute()} is no file, or a link to none: remove it")
+                if entry.is_symlink():
+                    linked_files.append((number, child))
+                else:
+                    files[number].append(child)
     for number, path in linked_files:
         real = path.resolve()
         if real in visited or (is_image(real) and real.parent in visited):
@@ -155,30 +156,32 @@ def open_images(
     read are left out, and a note names them. Images are uint8 (N, channels, size, size).
     """
 
-    def build() -> dict[str, Tensor]:
+    def decode(size: int) -> dict[str, Tensor]:
         images, failures = decode_images(files, size, channels, skip)
-        kept = torch.tensor(readable(failures))
-        return {"images": images[kept], "positions": kept} if skip else {"images": images}
-
-    def readable(failures: Mapping[int, str]) -> list[int]:
+        if not skip:
+            return {"images": images}
         if failures and len(failures) == len(files):
             raise DataError(f"no image file in {root.absolute()} can be read: {failures[0]}")
-        return [i for i in range(len(files)) if i not in failures]
+        positions = torch.tensor([i for i in range(len(files)) if i not in failures])
+        return {"images": images[positions], "positions": positions}
 
     folder = cache_dir or user_cache()
+    positions = list(range(len(files)))
     images: Inputs
     if on_disk:
-        # a single pixel of each tells whether they can be read
-        positions = readable(decode_images(files, 1, channels, skip)[1] if skip else {})
+        if skip:  # a single pixel of each tells whether they can be read
+            positions = decode(1)["positions"].tolist()
         images = _read_later([files[i] for i in positions], size, channels)
     else:
         # the names of the entries are part of the cache key: do not rename them
         key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
         key |= {"channels": channels, "files": fingerprint(files)}
-        key |= {"on_error": "skip"} if skip else {}
-        tensors = cached(folder, key, build)
+        if skip:
+            key["on_error"] = "skip"
+        tensors = cached(folder, key, lambda: decode(size))
         images = tensors["images"]
-        positions = tensors["positions"].tolist() if skip else list(range(len(files)))
+        if skip:
+            positions = tensors["positions"].tolist()
     if len(positions) < len(files):
         _note_skipped(files, set(positions), root, folder)
     return images, positions
@@ -189,9 +192,10 @@ def _read_later(files: Sequence[Path], size: int, channels: int) -> LazyInputs:
     states = [file_state(file) for file in files]
 
     def read(rows: Rows) -> Tensor:
-        parts = [part.tolist() for part in np.array_split(rows, _num_workers()) if len(part)]
-        known = [[(files[row], states[row]) for row in part] for part in parts]
-        futures = [_workers().submit(_decode, some, size, channels) for some in known]
+        futures = []
+        for chosen in np.array_split(rows, _num_workers()):
+            opened = [(files[row], states[row]) for row in chosen]
+            futures.append(_workers().submit(_decode, opened, size, channels))
         return torch.from_numpy(np.concatenate([future.result() for future in futures]))
 
     return LazyInputs(read, (len(files), channels, size, size), torch.uint8)
@@ -220,8 +224,8 @@ def _workers() -> ProcessPoolExecutor:
 def _note_skipped(files: list[Path], kept: set[int], root: Path, folder: Path) -> None:
     """Name the skipped files; a file beside the cache lists them if they are many."""
     skipped = [file for i, file in enumerate(files) if i not in kept]
-    where = ""
     names = [str(file.relative_to(root)) for file in skipped]
+    where = ""
     if len(names) > _NAMES_IN_NOTE and not is_off(folder):
         listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
         text = "".join(f"{file.absolute()}\n" for file in skipped)
@@ -285,8 +289,10 @@ def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
 
 def resize(images: Tensor, size: int) -> Tensor:
     """Scale the central square of images, uint8 (N, C, H, W), to (N, C, size, size)."""
-    side = min(images.shape[-2:])
-    top, left = ((length - side) // 2 for length in images.shape[-2:])
+    height, width = images.shape[-2:]
+    side = min(height, width)
+    top = (height - side) // 2
+    left = (width - side) // 2
     square = images[..., top : top + side, left : left + side]
     if side == size:
         return square.contiguous()

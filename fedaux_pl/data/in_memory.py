@@ -85,13 +85,14 @@ class InMemory(TextSource):
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
-        self.clients, self.test_clients = clients, test_clients
+        self.clients = clients
+        self.test_clients = test_clients
         self._classes: tuple[str, ...] = ()
 
     def image_bytes(self) -> int:
         """The bytes of all arrays, memory-mapped ones included."""
-        found = [part[0] if is_labeled(part) else part for part in self.parts.values()]
-        return sum(int(array.nbytes) for array in found if isinstance(array, _ARRAYS))
+        inputs = [part[0] if is_labeled(part) else part for part in self.parts.values()]
+        return sum(int(array.nbytes) for array in inputs if isinstance(array, _ARRAYS))
 
     def auxiliary(self) -> Inputs:
         """The training inputs; labels are not needed."""
@@ -99,17 +100,18 @@ class InMemory(TextSource):
 
     def load(self, part: str) -> Examples | None:
         """Load a part, with labels if it has any, and with given clients."""
-        if (found := self.read(part)) is None:
+        samples = self.read(part)
+        if samples is None:
             return None
-        inputs, labels, own, owners = found
+        inputs, labels, names, clients = samples
         if labels is None:
             return Examples(inputs)
         if part == "train":
-            self._classes = tuple(self.class_order) or own or distinct_classes(labels)
+            self._classes = tuple(self.class_order) or names or distinct_classes(labels)
         elif not self._classes:
             self.train()
-        numbers = number_labels(labels, self._classes, own)
-        return Examples(inputs, numbers, self._classes, **owners)
+        numbers = number_labels(labels, self._classes, names)
+        return Examples(inputs, numbers, self._classes, **clients)
 
     def read(self, part: str, labeled: bool = True) -> Any:
         """Return inputs, labels (or None), class names (or ()) and clients of a part.
@@ -118,15 +120,18 @@ class InMemory(TextSource):
         """
         if self.parts[part] is None and part != "train":
             return None
-        inputs, labels, own = _read_samples(self.parts[part], f"the {part} data", labeled)
-        if isinstance(inputs, list) != (self.max_length is not None):
-            are_texts = "are texts: pass InMemory(..., tokenizer=..., max_length=128)"
-            no_texts = "are no texts: leave out max_length, which is for texts"
-            raise DataError(f"the inputs {are_texts if self.max_length is None else no_texts}")
-        inputs = self._tokenize(inputs) if isinstance(inputs, list) else inputs
+        inputs, labels, names = _read_samples(self.parts[part], f"the {part} data", labeled)
+        if isinstance(inputs, list):
+            if self.max_length is None:
+                raise DataError(
+                    "the inputs are texts: pass InMemory(..., tokenizer=..., max_length=128)"
+                )
+            inputs = self._tokenize(inputs)
+        elif self.max_length is not None:
+            raise DataError("the inputs are no texts: leave out max_length, which is for texts")
         argument = {"train": "clients", "test": "test_clients"}.get(part, "")
-        owners = getattr(self, argument) if labels and argument else None
-        return inputs, labels, own, name_clients(owners, len(inputs), argument)
+        clients = getattr(self, argument) if labels and argument else None
+        return inputs, labels, names, name_clients(clients, len(inputs), argument)
 
 
 class Silos(InMemory):
@@ -170,24 +175,27 @@ class Silos(InMemory):
 
     def read(self, part: str, labeled: bool = True) -> Any:
         """Return a part of all clients that have it; labels are class names if these are known."""
-        found: list[Inputs] = []
+        inputs: list[Inputs] = []
         labels: list[Any] = []
-        owners: list[int] = []
+        numbers: list[int] = []
         for number, (name, member) in enumerate(self.members.items()):
-            member.class_order, member.on_disk = self.class_order, self.on_disk
+            member.class_order = self.class_order
+            member.on_disk = self.on_disk
             try:
-                own = _read_member(member, part)
+                samples = _read_member(member, part)
             except DataError as error:
                 raise DataError(f"client {name!r}: {error}") from error
-            if own is not None:
-                found.append(own[0])
-                check_same_kind(found[0], own[0], "the clients' data")
-                labels += own[1]
-                owners += [number] * len(own[1])
+            if samples is not None:
+                inputs.append(samples[0])
+                check_same_kind(inputs[0], samples[0], "the clients' data")
+                labels += samples[1]
+                numbers += [number] * len(samples[1])
             elif part == "train":
                 raise DataError(f"client {name!r} has no training data: add some, or leave it out")
-        clients = {"clients": torch.tensor(owners), "client_names": tuple(self.members)}
-        return (join_inputs(found), labels, (), clients) if found else None
+        if not inputs:
+            return None
+        clients = {"clients": torch.tensor(numbers), "client_names": tuple(self.members)}
+        return join_inputs(inputs), labels, (), clients
 
 
 def _read_member(member: Source, part: str) -> tuple[Inputs, list[Any]] | None:
@@ -197,9 +205,10 @@ def _read_member(member: Source, part: str) -> tuple[Inputs, list[Any]] | None:
         if examples is None:
             return None
         return examples.inputs, [examples.classes[i] for i in examples.targets.tolist()]
-    if member.parts[part] is None or (found := member.read(part)) is None:
+    samples = None if member.parts[part] is None else member.read(part)
+    if samples is None:
         return None
-    inputs, labels, names, _ = found
+    inputs, labels, names, _ = samples
     if labels is None:
         raise DataError(f"the {part} data have no labels: the private data must be labeled")
     return inputs, [names[x] if names and isinstance(x, int) else x for x in labels]
@@ -216,25 +225,28 @@ def as_source(name: str, value: Data) -> Source:
         return value
     silos: Any = value if isinstance(value, Mapping) else {}
     if isinstance(value, list):
-        silos = {f"client {i}": own for i, own in enumerate(value)}
+        silos = {f"client {i}": member for i, member in enumerate(value)}
     if silos and all(map(_is_silo, silos.values())):
-        return Silos({n: v if isinstance(v, Source) else InMemory(*v) for n, v in silos.items()})
-    got, remedy = f"a {type(value).__name__}", "wrap files in NpzImages, ImageFolder or TextFiles"
+        members = silos.items()
+        return Silos({n: m if isinstance(m, Source) else InMemory(*m) for n, m in members})
+    got = f"a {type(value).__name__}"
+    remedy = "wrap files in NpzImages, ImageFolder or TextFiles"
     if isinstance(value, Mapping):
         # a DatasetDict can have further splits, such as `unsupervised`
         unknown = [str(key) for key in value if key not in _ARGUMENTS]
         if "train" in value and (not unknown or hasattr(value, "column_names")):
             return InMemory(**{key: value[key] for key in _ARGUMENTS if key in value})
-        got = f"a mapping of {shorten([str(key) for key in value])}"
+        got = f"a mapping of {shorten(list(map(str, value)))}"
         remedy = "name a part `train`"
         if "train" in value:
             remedy = f"{unknown[0]!r} is none of its keys {', '.join(_ARGUMENTS)}"
     elif is_part(value):
         return InMemory(value)
-    elif isinstance(value, tuple) and len(value) == 2 and all(map(is_part, value)):
+    elif _is_pair(value) and all(map(is_part, value)):
         return InMemory(*value)
     elif isinstance(value, type) and issubclass(value, Source):
-        got, remedy = f"the class {value.__name__}", f"pass an object, {value.__name__}(...)"
+        got = f"the class {value.__name__}"
+        remedy = f"pass an object, {value.__name__}(...)"
     elif isinstance(value, str | Path):
         got = repr(value)
     elif hasattr(value, "dataset"):
@@ -247,12 +259,15 @@ def as_source(name: str, value: Data) -> Source:
     )
 
 
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
 def _is_silo(value: Any) -> bool:
     """Whether the value is a source or a pair (training, test) of labeled data, or of None."""
     if isinstance(value, Source):
         return True
-    is_pair = isinstance(value, tuple) and len(value) == 2
-    return is_pair and all(p is None or is_labeled(p) or is_dataset(p) for p in value)
+    return _is_pair(value) and all(x is None or is_labeled(x) or is_dataset(x) for x in value)
 
 
 def is_part(value: Any) -> bool:
@@ -262,8 +277,9 @@ def is_part(value: Any) -> bool:
 
 def is_labeled(value: Any) -> bool:
     """Whether the value is a pair (inputs, labels) of arrays; labels can be a list or a column."""
-    is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], _ARRAYS)
-    return is_pair and (isinstance(value[1], list) or hasattr(value[1], "__array__"))
+    if not _is_pair(value) or not isinstance(value[0], _ARRAYS):
+        return False
+    return isinstance(value[1], list) or hasattr(value[1], "__array__")
 
 
 def is_dataset(value: Any) -> bool:
@@ -277,19 +293,22 @@ def _read_samples(
 ) -> tuple[Tensor | list[str], Labels | None, tuple[str, ...]]:
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
     if not is_part(data):
-        must = "must be arrays (inputs, labels), or a data set with a length"
-        raise DataError(f"{what} {must}, but is a {type(data).__name__}")
-    names: Any = ()
-    inputs, labels = data if is_labeled(data) else (data, ())
+        raise DataError(
+            f"{what} must be arrays (inputs, labels), or a data set with a length, but is a "
+            f"{type(data).__name__}"
+        )
     if is_dataset(data) and not len(data):
         raise DataError(f"{what} holds no samples")
+    names: Any = ()
+    inputs, labels = data if is_labeled(data) else (data, ())
     if hasattr(data, "column_names"):  # of the datasets library
         inputs, labels = _split(_read_rows(data, what, labeled), what)
         names = getattr(data.features.get("label"), "names", ())
     elif is_dataset(data):
         inputs, labels = _split(map(data.__getitem__, range(len(data))), what)
         names = getattr(data, "classes", ())
-        ((again,), _), first = _split([data[0]], what), inputs[0]
+        first = inputs[0]
+        again = _split([data[0]], what)[0][0]
         if not (torch.equal(first, again) if isinstance(first, Tensor) else first == again):
             raise DataError(
                 f"item 0 of {what} differs when it is read twice, but all processes and a resumed "
@@ -304,26 +323,28 @@ def _read_samples(
 
 def _split(items: Iterable[Any], what: str) -> tuple[list[Any], list[Any]]:
     """Return the inputs and the labels of items (input, label), or of inputs alone."""
-    inputs, labels = [], []
+    inputs = []
+    labels = []
     for index, item in enumerate(items):
         value, *rest = item if isinstance(item, tuple | list) else (item,)
         if len(rest) > 1:
             raise DataError(f"item {index} of {what} has {len(item)} parts: give (input, label)")
         inputs.append(_to_plain(value, f"item {index} of {what}"))
-        labels += [int(x) if isinstance(x, Tensor) else x for x in rest]
+        labels += [int(label) if isinstance(label, Tensor) else label for label in rest]
     return inputs, labels
 
 
 def _read_rows(data: Any, what: str, labeled: bool) -> Iterator[list[Any]]:
     """Yield the items of a data set of the ``datasets`` library, read in slices."""
     columns = list(data.column_names)
-    found = [name for name in ("image", "text") if name in columns]
-    if len(found) != 1:
+    wanted = [name for name in ("image", "text") if name in columns]
+    if len(wanted) != 1:
         raise DataError(
             f"{what} must have a column `image` or `text`, and `label`, but has "
             f"{shorten(columns)}: rename one with dataset.rename_column"
         )
-    wanted = found + ["label"] * (labeled and "label" in columns)
+    if labeled and "label" in columns:
+        wanted.append("label")
     plain = data.with_format(None)  # Python values and images, not arrays
     for start in range(0, len(data), _ROWS_PER_READ):
         rows = plain[start : start + _ROWS_PER_READ]
@@ -350,8 +371,9 @@ def _to_plain(value: Any, what: str) -> Any:
 def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
     """Return one tensor of all inputs, or the list of texts."""
     if isinstance(inputs[0], str):
-        if "" in (stripped := [text.strip() for text in inputs]):
-            raise DataError(f"text {stripped.index('')} of {what} is empty: remove such samples")
+        for index, text in enumerate(inputs):
+            if not text.strip():
+                raise DataError(f"text {index} of {what} is empty: remove such samples")
         return inputs
     if {value.shape[:-2] for value in inputs} == {(1,), (3,)}:  # gray images among color images
         inputs = [value.expand(3, *value.shape[1:]) for value in inputs]

@@ -11,8 +11,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
-from fedaux_pl.errors import DataError, DataNotFoundError, first_line
-from fedaux_pl.errors import check_setting as check_setting
+from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
 
 State = tuple[int, int, int]
 """Of a file, see ``file_state``."""
@@ -54,7 +53,7 @@ def check_test_data(fraction: float, option: str, path: str | Path | None) -> No
 def check_finite(inputs: Inputs) -> None:
     """Raise a DataError for inputs with NaN or infinity."""
     if inputs.is_floating_point():
-        finite = [torch.isfinite(part[:, None]).flatten(1).all(dim=1) for part in chunks(inputs)]
+        finite = [torch.isfinite(chunk[:, None]).flatten(1).all(dim=1) for chunk in chunks(inputs)]
         bad = ~torch.cat(finite)
         if bad.any():
             raise DataError(
@@ -66,8 +65,9 @@ def check_finite(inputs: Inputs) -> None:
 def check_pixels(inputs: Inputs, what: str) -> None:
     """Raise a DataError for images of floats outside [0, 1]."""
     if inputs.ndim == 4 and inputs.is_floating_point():
-        bounds = [torch.stack(torch.aminmax(part)) for part in chunks(inputs)]
-        low, high = min(float(low) for low, _ in bounds), max(float(high) for _, high in bounds)
+        lows, highs = zip(*map(torch.aminmax, chunks(inputs)), strict=True)
+        low = float(min(lows))
+        high = float(max(highs))
         if low < 0 or high > 1:
             raise DataError(
                 f"{what} must be uint8, or floats in [0, 1], but are {inputs.dtype} from {low:g} "
@@ -79,14 +79,11 @@ def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
     """Raise a DataError if the samples of two data sets differ in shape or dtype."""
     kinds = [f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}" for inputs in (one, other)]
     if kinds[0] != kinds[1]:
-        remedy = (
-            "choose two sources of images (usually uint8), or two of texts (int32), and set "
-            "`size`, `channels` or `max_length` of one of them to match"
+        raise DataError(
+            f"{what} must be samples of the same shape and dtype, but are {' and '.join(kinds)}: "
+            "choose two sources of images (usually uint8), or two of texts (int32), and convert "
+            "the inputs of one, or set `size`, `channels` or `max_length`, to match"
         )
-        if one.shape[1:] == other.shape[1:]:
-            remedy = "convert the inputs of one source (images are usually uint8, texts int32)"
-        must = f"{what} must be samples of the same shape and dtype"
-        raise DataError(f"{must}, but are {' and '.join(kinds)}: {remedy}")
 
 
 def check_expansion(size: int, compressed: int, what: str) -> None:
@@ -111,12 +108,12 @@ def file_state(file: Path | int) -> State:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def check_unchanged(path: Path, found: State, opened: State) -> None:
+def check_unchanged(path: Path, now: State, opened: State) -> None:
     """Raise a DataError if the state of a file is not that of when it was opened."""
-    if found != opened:
+    if now != opened:
         raise DataError(
             f"{path.absolute()} has changed since it was opened, from {opened[1]:,} to "
-            f"{found[1]:,} bytes or in its time: leave the data alone while a run reads them"
+            f"{now[1]:,} bytes or in its time: leave the data alone while a run reads them"
         )
 
 

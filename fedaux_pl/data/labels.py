@@ -35,29 +35,30 @@ def class_indices(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
     return _look_up(labels, index, known)
 
 
-def number_labels(labels: Labels, classes: Sequence[str], own: Sequence[str] = ()) -> Tensor:
-    """Turn labels into indices of ``classes``; integers index the data's own names, if any."""
+def number_labels(labels: Labels, classes: Sequence[str], names: Sequence[str] = ()) -> Tensor:
+    """Turn labels into indices of ``classes``; integers index the data's ``names``, if any."""
     index: dict[Any, int] = {name: i for i, name in enumerate(classes)}
-    index |= {i: index[name] for i, name in enumerate(own or classes) if name in index}
+    index |= {i: index[name] for i, name in enumerate(names or classes) if name in index}
     known = f"0 ... {len(classes) - 1} for the classes ({shorten(classes)}) or their names"
     return _look_up(labels, index, known)
 
 
 def _look_up(labels: Sequence[Any], index: Mapping[Any, int], known: str) -> Tensor:
-    if unknown := [label for label in labels if label not in index]:
+    try:
+        return torch.tensor([index[label] for label in labels], dtype=torch.int64)
+    except KeyError as error:
         raise DataError(
-            f"labels must be {known}, but {unknown[0]!r} is among them: correct it, or set classes "
-            "of the data module to the names of all classes"
-        )
-    return torch.tensor([index[label] for label in labels], dtype=torch.int64)
+            f"labels must be {known}, but {error} is among them: correct it, or set classes of the "
+            "data module to the names of all classes"
+        ) from error
 
 
 def distinct_classes(labels: Labels, what: str = "they") -> tuple[str, ...]:
     """Return the classes that training labels name; integers must be 0, 1, 2 ... without gaps."""
-    found: set[Any] = set(labels)
-    if not all(isinstance(label, int) for label in found):
-        return class_names(map(str, found))
-    numbers = sorted(found)
+    distinct: set[Any] = set(labels)
+    if not all(isinstance(label, int) for label in distinct):
+        return class_names(map(str, distinct))
+    numbers = sorted(distinct)
     if numbers != list(range(len(numbers))):
         raise DataError(
             f"labels must be 0 ... {len(numbers) - 1} for {len(numbers)} classes, but {what} are "

@@ -39,10 +39,13 @@ class LazyInputs:
         rows: Rows | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._read_rows, self.dtype, self.device = read, dtype, torch.device(device)
+        self._read_rows = read
         self._rows = np.arange(shape[0]) if rows is None else rows
         self.shape: tuple[int, ...] = (len(self._rows), *shape[1:])
-        self.ndim, self.is_cuda = len(self.shape), self.device.type == "cuda"
+        self.ndim = len(self.shape)
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.is_cuda = self.device.type == "cuda"
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -67,7 +70,9 @@ class LazyInputs:
 
     def where(self, index: int | Index | Rows) -> Rows:
         """Return the positions of some of the samples in all that can be read."""
-        return np.asarray(self._rows[index.cpu().numpy() if isinstance(index, Tensor) else index])
+        if isinstance(index, Tensor):
+            index = index.cpu().numpy()
+        return np.asarray(self._rows[index])
 
     def read(self, rows: Rows) -> Tensor:
         """Read the samples at such positions, on the CPU."""
@@ -110,18 +115,20 @@ def join_inputs(parts: Sequence[Inputs]) -> Inputs:
 
 def read_later(*parts: Inputs) -> LazyInputs:
     """Return inputs in host memory or on disk as one, which is read batch by batch."""
-    ends, first = np.cumsum([len(part) for part in parts]), parts[0]
+    starts = np.cumsum([0, *map(len, parts)])
+    shape = parts[0].shape[1:]
+    dtype = parts[0].dtype
 
     def read(rows: Rows) -> Tensor:
-        result = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-        owners = np.searchsorted(ends, rows, side="right")
-        for number in np.unique(owners):
-            where, part = np.flatnonzero(owners == number), parts[number]
-            own = torch.from_numpy(rows[where] - (ends[number] - len(part)))
-            result[torch.from_numpy(where)] = part[own]
+        result = torch.empty((len(rows), *shape), dtype=dtype)
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        for number in np.unique(numbers):
+            where = np.flatnonzero(numbers == number)
+            chosen = torch.from_numpy(rows[where] - starts[number])
+            result[torch.from_numpy(where)] = parts[number][chosen]
         return result
 
-    return LazyInputs(read, (int(ends[-1]), *first.shape[1:]), first.dtype)
+    return LazyInputs(read, (int(starts[-1]), *shape), dtype)
 
 
 def keep_in_host(inputs: Inputs) -> Inputs:

@@ -57,10 +57,13 @@ class Examples:
                 f"{what} must be int64 of shape ({len(self.inputs)},), one for each sample, "
                 f"but are {values.dtype} of shape {tuple(values.shape)}"
             )
-        low, high = int(values.min()), int(values.max())
+        low = int(values.min())
+        high = int(values.max())
         if low < 0 or high >= count:
-            must = f"{what} must lie in 0 ... {count - 1} for {count} {names}"
-            raise DataError(f"{must}, but run from {low} to {high}")
+            raise DataError(
+                f"{what} must lie in 0 ... {count - 1} for {count} {names}, but run from {low} to "
+                f"{high}"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -74,8 +77,9 @@ class Examples:
 
     def take(self, rows: Tensor | slice) -> "Examples":
         """Copy some samples, with their labels and clients; lazy inputs stay unread."""
-        some = {n: x[rows] for n in ("labels", "clients") if (x := getattr(self, n)) is not None}
-        return replace(self, inputs=select(self.inputs, rows), **some)
+        labels = None if self.labels is None else self.labels[rows]
+        clients = None if self.clients is None else self.clients[rows]
+        return replace(self, inputs=select(self.inputs, rows), labels=labels, clients=clients)
 
     def to(self, device: torch.device | str) -> "Examples":
         """Copy to another device."""
@@ -175,6 +179,7 @@ class PartSource(Source):
         return self.load("validation")
 
     def _get(self, part: str) -> Examples:
-        if (examples := self.load(part)) is None:
+        examples = self.load(part)
+        if examples is None:
             raise DataError(f"this {type(self).__name__} has no {part} data: {self.remedy}")
         return examples

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached
-from fedaux_pl.data.input_checks import check_setting
 from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.files import user_cache
 from fedaux_pl.models.encoder import load_tokenizer
 
@@ -42,8 +41,8 @@ class FixedLengthTokenizer:
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
         expected = f"be at least {_MIN_LENGTH}"
         check_setting("max_length", max_length, max_length >= _MIN_LENGTH, expected)
-        own = files("fedaux_pl.data.assets") / "glosses_tokenizer"
-        self.source = str(own if tokenizer is None else tokenizer)
+        embedded = files("fedaux_pl.data.assets") / "glosses_tokenizer"
+        self.source = str(embedded if tokenizer is None else tokenizer)
         self.max_length = max_length
         self._loaded: Any = None
 
@@ -84,9 +83,9 @@ class FixedLengthTokenizer:
         options = {"desc": "tokenizing", "unit": "text", "disable": None, "delay": 2.0}
         with tqdm(total=len(texts), **options) as bar:
             for start in range(0, len(texts), _TEXTS_PER_CALL):
-                part = list(texts[start : start + _TEXTS_PER_CALL])
+                some = list(texts[start : start + _TEXTS_PER_CALL])
                 ids = loaded(
-                    part,
+                    some,
                     truncation=True,
                     max_length=self.max_length,
                     padding="max_length",
@@ -94,8 +93,8 @@ class FixedLengthTokenizer:
                     return_attention_mask=False,
                     return_token_type_ids=False,
                 )["input_ids"]
-                result[start : start + len(part)] = torch.tensor(ids, dtype=torch.int32)
-                bar.update(len(part))
+                result[start : start + len(some)] = torch.tensor(ids, dtype=torch.int32)
+                bar.update(len(some))
         return result
 
 
@@ -103,7 +102,8 @@ class TextSource(PartSource):
     """Texts as token ids of one length; ``max_length`` is None if the inputs are no texts."""
 
     def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
-        self.tokenizer, self.max_length = tokenizer, max_length
+        self.tokenizer = tokenizer
+        self.max_length = max_length
         length = _MIN_LENGTH if max_length is None else max_length
         self._tokenize = FixedLengthTokenizer(tokenizer, length)
 
@@ -112,13 +112,18 @@ class TextSource(PartSource):
         """The tokenizer and the length, with which to tokenize new texts."""
         if self.max_length is None:
             return {}
-        named = {} if self.tokenizer is None else {"tokenizer": str(self.tokenizer)}
-        return {"kind": "text", "max_length": self.max_length, **named}
+        text: dict[str, str | int] = {"kind": "text", "max_length": self.max_length}
+        if self.tokenizer is not None:
+            text["tokenizer"] = str(self.tokenizer)
+        return text
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a DataError for an encoder whose padding token differs from the tokenizer's."""
-        theirs = None if self.max_length is None else getattr(model, "pad_id", None)
-        if theirs is not None and theirs != (ours := self._tokenize.load().pad_token_id):
+        theirs = getattr(model, "pad_id", None)
+        if self.max_length is None or theirs is None:
+            return
+        ours = self._tokenize.load().pad_token_id
+        if theirs != ours:
             raise DataError(
                 f"the tokenizer {self._tokenize.source} pads texts with token {ours}, but the "
                 f"encoder takes token {theirs} for padding: give the data's `tokenizer` and the "
@@ -145,9 +150,14 @@ class TextSource(PartSource):
                     result[_NAMES[entry]] = torch.tensor(packed, dtype=torch.uint8)
             return {"inputs": self._tokenize(texts), **result}
 
-        own = {"kind": "tokens", "tokenizer": self._tokenize.digest(), "classes": repr(classes)}
-        found: dict[str, Any] = dict(cached(user_cache(), {**key, **own}, build))
+        key = {
+            **key,
+            "kind": "tokens",
+            "tokenizer": self._tokenize.digest(),
+            "classes": repr(classes),
+        }
+        fields: dict[str, Any] = dict(cached(user_cache(), key, build))
         for names in _NAMES.values():
-            if names in found:
-                found[names] = tuple(bytes(found[names].tolist()).decode().split("\0"))
-        return Examples(**found)
+            if names in fields:
+                fields[names] = tuple(bytes(fields[names].tolist()).decode().split("\0"))
+        return Examples(**fields)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaux_pl.data.input_checks import check_setting
+from fedaux_pl.errors import check_setting
 
 # As in torchvision's RandomResizedCrop: the number of boxes drawn before falling back to the
 # central one, and the largest ratio of the longer to the shorter side.
@@ -20,7 +20,9 @@ _TRIES = 10
 _MAX_RATIO = 4 / 3
 NUMBERS_PER_BOX = 2 * _TRIES + 2  # uniform random numbers
 # ITU-R BT.601, rounded as in torchvision
-RED, GREEN, BLUE = 0.2989, 0.587, 0.114
+RED = 0.2989
+GREEN = 0.587
+BLUE = 0.114
 
 
 class Boxes(NamedTuple):
@@ -57,7 +59,8 @@ def boxes_from(uniform: Tensor, height: int, width: int, min_scale: float) -> Bo
     left = uniform[-1] * (width + 1 - box_width)
     boxes = torch.stack((top, left, box_height, box_width)).long()
 
-    rows, columns = min(height, round(width * _MAX_RATIO)), min(width, round(height * _MAX_RATIO))
+    rows = min(height, round(width * _MAX_RATIO))
+    columns = min(width, round(height * _MAX_RATIO))
     central = ((height - rows) // 2, (width - columns) // 2, rows, columns)
     none_fits = misfits.all(dim=0)
     return Boxes(*(x.masked_fill_(none_fits, y) for x, y in zip(boxes, central, strict=True)))
@@ -68,7 +71,8 @@ def _positions(start: Tensor, extent: Tensor, size: int, flip: Tensor | None = N
 
     Clamped to the centers of the outermost pixels of the box, so that no pixel outside counts.
     """
-    start, extent = start[:, None].float(), extent[:, None].float()
+    start = start[:, None].float()
+    extent = extent[:, None].float()
     out = torch.arange(size, device=start.device, dtype=torch.float32)
     if flip is not None:
         out = torch.where(flip[:, None], size - 1 - out, out)
@@ -103,8 +107,8 @@ def _luma(images: Tensor) -> Tensor:
     """The gray value of each pixel, shape (N, 1, H, W); images with one channel are unchanged."""
     if images.shape[1] == 1:
         return images
-    luma = images[:, 0:1] * RED
-    return luma.add_(images[:, 1:2], alpha=GREEN).add_(images[:, 2:3], alpha=BLUE)
+    red, green, blue = images.chunk(3, dim=1)
+    return (red * RED).add_(green, alpha=GREEN).add_(blue, alpha=BLUE)
 
 
 def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
@@ -129,7 +133,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     """Shift the hue of every pixel by a fraction of the color circle, in [-0.5, 0.5]."""
-    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    red, green, blue = images.chunk(3, dim=1)
     # two reductions: torch.aminmax over such a short dimension is many times slower on the CPU
     high = images.amax(dim=1, keepdim=True)
     chroma = high - images.amin(dim=1, keepdim=True)
@@ -143,8 +147,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     # Along the circle each channel is a trapezoid: high within one sixth of its own color (red 0,
     # green 2, blue 4), low from two sixths on. The difference of two hues is in [-8, 8]; its
     # distance on a circle of length 6 is the difference folded at 0, at 3 and at 0 again.
-    own = torch.arange(0, 6, 2, device=images.device, dtype=images.dtype)[:, None, None]
-    distance = (hue - own).abs_().sub_(3).abs_().sub_(3).abs_()
+    colors = torch.arange(0, 6, 2, device=images.device, dtype=images.dtype)[:, None, None]
+    distance = (hue - colors).abs_().sub_(3).abs_().sub_(3).abs_()
     return high - distance.sub_(1).clamp_(0, 1).mul_(chroma)
 
 

@@ -19,14 +19,8 @@ from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.engine import isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
-from fedaux_pl.errors import ConfigurationError, did_you_mean
-from fedaux_pl.federation.settings import (
-    Distillation,
-    LocalTraining,
-    Pretraining,
-    check_choice,
-    is_int,
-)
+from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, is_count
+from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules.classifier_module import TrainedPart
@@ -63,29 +57,29 @@ def check_settings(given: Mapping[str, Any]) -> None:
             if isinstance(value, type):
                 got = f"the class {value.__name__}: add parentheses and arguments"
             raise TypeError(f"{name} must be an object such as {example}, but is {got}")
-    clients, options, participation = (
-        given[n] for n in ("clients", "model_options", "participation")
-    )
-    is_mapping = isinstance(clients, Mapping)
-    if not is_mapping or not clients or not all(is_int(n, 1) for n in clients.values()):
-        raise ValueError(
-            "clients must name architectures with at least 1 client each, such as "
-            f"{{'resnet8': 20}}, but is {clients!r}"
-        )
-    check_choice("trained", given["train"], get_args(TrainedPart))
-    check_choice("optimizer_state", given["optimizer_state"], ("reset", "carry"))
-    check_choice("batchnorm", given["batchnorm"], get_args(BatchNormStatistics))
-    if not is_int(given["seed"], 0):
-        raise ValueError(f"seed must be an integer of at least 0, but is {given['seed']!r}")
-    if (threads := given["threads"]) is not None and not is_int(threads, 1):
-        raise ValueError(f"threads must be an integer of at least 1, or None, but is {threads!r}")
-    if not isinstance(participation, int | float):
-        raise ValueError(f"participation must lie in (0, 1], but is {participation!r}")
+    clients = given["clients"]
+    is_mapping = isinstance(clients, Mapping) and len(clients) > 0
+    is_allowed = is_mapping and all(is_count(count, 1) for count in clients.values())
+    expected = "name architectures with at least 1 client each, such as {'resnet8': 20}"
+    check_setting("clients", clients, is_allowed, expected)
+    for name, option, known in (
+        ("trained", "train", get_args(TrainedPart)),
+        ("optimizer_state", "optimizer_state", ("reset", "carry")),
+        ("batchnorm", "batchnorm", get_args(BatchNormStatistics)),
+    ):
+        check_setting(name, given[option], given[option] in known, f"be {' or '.join(known)}")
+    seed = given["seed"]
+    check_setting("seed", seed, is_count(seed, 0), "be an integer of at least 0")
+    threads = given["threads"]
+    is_allowed = threads is None or is_count(threads, 1)
+    check_setting("threads", threads, is_allowed, "be an integer of at least 1, or None")
+    participation = given["participation"]
+    is_number = isinstance(participation, int | float)
+    check_setting("participation", participation, is_number, "lie in (0, 1]")
     sample_clients(1, participation, 0)  # checks the range of the participation
-    if not isinstance(options, Mapping):
-        raise ValueError(
-            f"model_options must be a mapping such as {{'width': 0.5}}, but is {options!r}"
-        )
+    options = given["model_options"]
+    is_mapping = isinstance(options, Mapping)
+    check_setting("model_options", options, is_mapping, "be a mapping such as {'width': 0.5}")
     for name in clients:
         check_model(name, **options_of(name, clients, options))
     given["algorithm"].check_architectures(clients)

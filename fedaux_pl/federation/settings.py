@@ -5,18 +5,22 @@ one epoch of clients and students. The epochs and the temperature of the pre-tra
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.base import check_decay, check_positive
 from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.views import ViewSettings
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import (
+    ConfigurationError,
+    check_setting,
+    is_count,
+    is_fraction,
+    is_positive,
+)
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective
@@ -66,11 +70,10 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name, minimum in (("epochs", self.min_epochs), ("batch_size", self.min_batch_size)):
-            if not is_int(value := getattr(self, name), minimum) or value > _MAX_COUNT:
-                raise ValueError(
-                    f"{self.option}.{name} must be an integer of at least {minimum}, but is "
-                    f"{value!r} (at most {_MAX_COUNT} is allowed)"
-                )
+            value = getattr(self, name)
+            is_allowed = is_count(value, minimum) and value <= _MAX_COUNT
+            expected = f"be an integer of at least {minimum} and at most {_MAX_COUNT}"
+            check_setting(f"{self.option}.{name}", value, is_allowed, expected)
         try:
             self._check_options()
         except ValueError as error:  # begins with the name of an option
@@ -78,8 +81,9 @@ class TrainingSettings:
 
     def _check_options(self) -> None:
         self.optimizer_settings  # noqa: B018 - checks them
-        check_decay(warmup=self.warmup)
-        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_setting("warmup", self.warmup, is_fraction(self.warmup), "lie in [0, 1)")
+        is_known = self.schedule in get_args(Schedule)
+        check_setting("schedule", self.schedule, is_known, "be constant, cosine or step")
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
@@ -178,13 +182,14 @@ class LocalTraining(RoundTraining):
 
     def _check_options(self) -> None:
         super()._check_options()
-        check_decay(label_smoothing=self.label_smoothing)
-        if not is_int(self.fine_tuning, 0):
-            raise ValueError(
-                f"fine_tuning must be an integer of at least 0, but is {self.fine_tuning!r}"
-            )
-        check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
-        check_choice("class_weights", self.class_weights, get_args(ClassWeights))
+        smoothing = self.label_smoothing
+        check_setting("label_smoothing", smoothing, is_fraction(smoothing), "lie in [0, 1)")
+        is_allowed = is_count(self.fine_tuning, 0)
+        check_setting("fine_tuning", self.fine_tuning, is_allowed, "be an integer of at least 0")
+        is_known = self.batchnorm in get_args(BatchNormMode)
+        check_setting("batchnorm", self.batchnorm, is_known, "be batch or frozen")
+        is_known = self.class_weights in get_args(ClassWeights)
+        check_setting("class_weights", self.class_weights, is_known, "be none or balanced")
 
 
 @dataclass(frozen=True)
@@ -213,10 +218,12 @@ class Distillation(RoundTraining):
 
     def _check_options(self) -> None:
         super()._check_options()
-        check_positive(temperature=self.temperature)
-        check_decay(min_share=self.min_share or 0.0)
-        if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
-            raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
+        is_allowed = is_positive(self.temperature)
+        check_setting("temperature", self.temperature, is_allowed, "be a positive number")
+        is_allowed = is_fraction(self.min_share or 0.0)
+        check_setting("min_share", self.min_share, is_allowed, "lie in [0, 1)")
+        is_allowed = is_fraction(self.hard_labels) or self.hard_labels == 1
+        check_setting("hard_labels", self.hard_labels, is_allowed, "lie in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -246,8 +253,8 @@ class Pretraining(TrainingSettings):
 
     def _check_options(self) -> None:
         super()._check_options()
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be positive, but is {self.temperature}")
+        is_allowed = is_positive(self.temperature)
+        check_setting("temperature", self.temperature, is_allowed, "be a positive number")
         check_language_modeling(self.objective, self.mask_rate)
 
     def plain(self) -> dict[str, Any]:
@@ -267,14 +274,3 @@ class Pretraining(TrainingSettings):
         if getattr(model, "inputs", "images") == "images":
             return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
         return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
-
-
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise a ValueError for a value that is not allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be {' or '.join(allowed)}, but is {value!r}")
-
-
-def is_int(value: object, minimum: int) -> bool:
-    """Return whether a value is an integer, not a bool, of at least a minimum."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum

@@ -33,7 +33,8 @@ def check_inputs(model: nn.Module, x: Tensor) -> None:
         return
     if x.is_floating_point() and not bool(x.isfinite().all()):
         raise ValueError("the inputs hold NaN or infinity: remove or repair those that do")
-    if callable(check := getattr(model, "check_inputs", None)):
+    check = getattr(model, "check_inputs", None)
+    if callable(check):
         check(x)
 
 

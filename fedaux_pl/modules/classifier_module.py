@@ -1,13 +1,14 @@
 """The base of client training and server distillation: a classifier, its optimizer, its metrics."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.modules.batch_checks import check_inputs, check_labels, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import count_classes, resolve_model
 from fedaux_pl.modules.optimizers import MeanLoss, OptimizedModule, OptimizerSettings
@@ -33,8 +34,7 @@ class ClassifierModule(OptimizedModule):
     ) -> None:
         num_classes = count_classes(model, num_classes)
         super().__init__(model, optimizer, num_classes=num_classes)  # the number, not None
-        if trained not in ("full", "head"):
-            raise ValueError(f"trained must be 'full' or 'head', but is {trained!r}")
+        check_setting("trained", trained, trained in get_args(TrainedPart), "be full or head")
         self.num_classes = num_classes
         self.model: Any = resolve_model(model, num_classes, model_options)
         self.head_only = trained == "head"
@@ -81,7 +81,8 @@ class ClassifierModule(OptimizedModule):
     def _evaluate(self, batch: Sequence[Tensor], batch_idx: int, metrics: MetricCollection) -> None:
         if batch_idx == 0:  # not check_batch: that of DistillationModule expects soft labels
             check_labels(unpack_pair(batch)[1], self.num_classes)
-        logits, labels = self(batch[0]).float(), batch[1]
+        logits = self(batch[0]).float()
+        labels = batch[1]
         metrics["accuracy"](logits, labels)
         metrics["loss"](F.cross_entropy(logits, labels), weight=len(labels))
         self.log_dict(metrics, prog_bar=True, batch_size=len(labels))

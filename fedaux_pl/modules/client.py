@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import proximal_penalty
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
 from fedaux_pl.modules.optimizers import OptimizerSettings
@@ -71,8 +72,7 @@ class ClientModule(ClassifierModule):
         batchnorm: BatchNormMode = "batch",
         weighted: bool = False,
     ) -> None:
-        if not isinstance(mu, int | float) or not mu >= 0:
-            raise ValueError(f"mu must be at least 0, but is {mu}")
+        check_setting("mu", mu, isinstance(mu, int | float) and mu >= 0, "be at least 0")
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.mu = mu
         self.corrected = corrected
@@ -114,11 +114,12 @@ class ClientModule(ClassifierModule):
         if not self.corrected:
             raise ValueError("this ClientModule has no correction: create it with corrected=True")
         trained = self._trained_parameters()
-        if correction and (missing := sorted(trained.keys() - correction.keys())):
-            raise ValueError(
-                f"the correction has no entry for {missing[0]}: give one for every trained "
-                "parameter, or none at all"
-            )
+        for name in sorted(trained) if correction else ():
+            if name not in correction:
+                raise ValueError(
+                    f"the correction has no entry for {name}: give one for every trained "
+                    "parameter, or none at all"
+                )
         if not self.corrections:
             self.corrections = [torch.zeros_like(p, requires_grad=False) for p in trained.values()]
         if correction:
@@ -127,7 +128,7 @@ class ClientModule(ClassifierModule):
             torch._foreach_zero_(self.corrections)
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
-        return {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def on_train_start(self) -> None:
         """Set the anchor, unless the fit resumes from a checkpoint that has one."""

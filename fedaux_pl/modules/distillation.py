@@ -52,7 +52,8 @@ class DistillationModule(ClassifierModule):
         hard_labels: float = 0.0,
     ) -> None:
         super().__init__(model, num_classes, trained, optimizer, model_options)
-        self.temperature, self.hard_labels = temperature, hard_labels
+        self.temperature = temperature
+        self.hard_labels = hard_labels
         self.agreement = MulticlassAccuracy(self.num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:

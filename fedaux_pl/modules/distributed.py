@@ -20,20 +20,20 @@ def current_processes() -> Processes:
     return Processes(dist.get_rank(), dist.get_world_size())
 
 
-def gather_rows(own: Tensor, count: int, processes: Processes) -> Tensor:
+def gather_rows(rows: Tensor, count: int, processes: Processes) -> Tensor:
     """Concatenate the rows of all processes, shape (count, ...), with gradients.
 
     A row gets a gradient from the loss of every process. If all compute the same loss, gradients
     are ``world_size`` times too large until they are averaged over the processes, as DDP and
-    ``average_gradients`` do. ``own`` are the rows ``processes.part(count)``; there may be none.
+    ``average_gradients`` do. ``rows`` are those of ``processes.part(count)``; there may be none.
     """
     if processes.world_size == 1:
-        return own
-    part = processes.part(count)
+        return rows
+    local = processes.part(count)
     # A sum of zero-padded rows, because all_gather requires parts of equal size.
-    padding = [0, 0] * (own.ndim - 1) + [part.start, count - part.stop]
-    rows: Tensor = all_reduce(nn.functional.pad(own, padding))  # type: ignore[no-untyped-call]
-    return rows
+    padding = [0, 0] * (rows.ndim - 1) + [local.start, count - local.stop]
+    total: Tensor = all_reduce(nn.functional.pad(rows, padding))  # type: ignore[no-untyped-call]
+    return total
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
@@ -52,8 +52,9 @@ def synchronized_batch_norm(module: nn.Module, processes: Processes) -> Iterator
 
     Unlike torch's SyncBatchNorm it runs on the CPU, and with processes that have no samples.
     """
-    alone = processes.world_size == 1
-    layers = [] if alone else [x for x in module.modules() if isinstance(x, _BatchNorm)]
+    layers = []
+    if processes.world_size > 1:
+        layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
     for layer in layers:
         layer.forward = functools.partial(_normalize, layer, processes)  # type: ignore[method-assign]
     try:
@@ -72,7 +73,8 @@ def _normalize(layer: _BatchNorm, processes: Processes, x: Tensor) -> Tensor:
         scale = (variance + layer.eps).rsqrt()
         shift = -mean * scale
         if layer.affine:
-            scale, shift = layer.weight * scale, layer.weight * shift + layer.bias
+            scale = layer.weight * scale
+            shift = layer.weight * shift + layer.bias
         shape = (1, -1) + (1,) * (x.ndim - 2)
         return (x.float() * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
@@ -95,13 +97,13 @@ def _statistics(rows: Tensor, processes: Processes) -> tuple[Tensor, Tensor, Ten
     Counts, means and squared deviations (Chan et al. 1979) avoid the cancellation of
     E[x^2] - E[x]^2.
     """
-    channels, own_count = rows.shape
-    own_mean = rows.sum(dim=1) / max(own_count, 1)
-    own_squares = (rows - own_mean[:, None]).square().sum(dim=1)
-    own = torch.cat([own_mean.new_full((1,), own_count), own_mean, own_squares])[None]
-    gathered = gather_rows(own, processes.world_size, processes)
+    channels, count = rows.shape
+    local_mean = rows.sum(dim=1) / max(count, 1)
+    local_squares = (rows - local_mean[:, None]).square().sum(dim=1)
+    local = torch.cat([local_mean.new_full((1,), count), local_mean, local_squares])[None]
+    gathered = gather_rows(local, processes.world_size, processes)
     counts, means, squares = torch.split(gathered, [1, channels, channels], dim=1)
-    count = counts.sum()
-    mean = (counts * means).sum(dim=0) / count
-    variance = (squares + counts * (means - mean).square()).sum(dim=0) / count
-    return mean, variance, count
+    total = counts.sum()
+    mean = (counts * means).sum(dim=0) / total
+    variance = (squares + counts * (means - mean).square()).sum(dim=0) / total
+    return mean, variance, total

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional.masking import MaskedTokens, mask_tokens
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.optimizers import OptimizerSettings
@@ -111,10 +112,8 @@ class LanguageModeling(SelfSupervised):
 
 def check_options(objective: Objective, mask_rate: float) -> None:
     """Raise a ValueError for a wrong option."""
-    if objective not in get_args(Objective):
-        raise ValueError(f"objective must be masked or next, but is {objective!r}")
-    if not 0 < mask_rate < 1:
-        raise ValueError(f"mask_rate must lie strictly between 0 and 1, but is {mask_rate}")
+    check_setting("objective", objective, objective in get_args(Objective), "be masked or next")
+    check_setting("mask_rate", mask_rate, 0 < mask_rate < 1, "lie strictly between 0 and 1")
 
 
 def _weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -124,19 +123,22 @@ def _weighted_cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) ->
 
 
 def _check_encoder(encoder: Any, objective: Objective) -> None:
-    if missing := [name for name in _NEEDED if not hasattr(encoder, name)]:
+    missing = [name for name in _NEEDED if not hasattr(encoder, name)]
+    if missing:
         raise TypeError(
             f"{type(encoder).__name__} lacks {', '.join(missing)}: language modeling "
             "needs an encoder of text (see fedaux_pl.models.Encoder)"
         )
-    mask, vocabulary = encoder.mask_id, encoder.vocabulary
-    if objective == "masked" and mask is None:
+    if objective == "next":
+        return
+    mask = encoder.mask_id
+    if mask is None:
         raise ValueError(
             "the encoder has no mask token: set mask_id of the model, give it a source whose "
             "tokenizer has a mask token, or choose objective 'next'"
         )
-    if objective == "masked" and mask >= vocabulary:
+    if mask >= encoder.vocabulary:
         raise ValueError(
-            f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... {vocabulary - 1}: give "
-            "model and tokenizer the same source"
+            f"mask_id={mask} is no token of the encoder's vocabulary, 0 ... "
+            f"{encoder.vocabulary - 1}: give model and tokenizer the same source"
         )

@@ -38,7 +38,8 @@ def resolve_model(
     if not hasattr(model, "feature_dim") and in_features is not None:
         model.feature_dim = in_features
     # Not isinstance with a Protocol: since Python 3.12 it does not find a module's submodules.
-    if missing := [n for n in ("features", "head", "feature_dim") if not hasattr(model, n)]:
+    missing = [name for name in ("features", "head", "feature_dim") if not hasattr(model, name)]
+    if missing:
         raise TypeError(
             f"{type(model).__name__} lacks {', '.join(missing)}: a model needs features(x) -> "
             "(N, d), head and feature_dim = d (see fedaux_pl.models.FeatureClassifier)"
@@ -85,9 +86,7 @@ def save_arguments(
     frame: Any = inspect.currentframe()
     module.save_hyperparameters(ignore=["model", *ignore], frame=frame.f_back)
     values = {**module.hparams, "model": model}
-    notes = {
-        name: f"{_NOT_SAVED}{type(value).__name__}"
-        for name, value in values.items()
-        if isinstance(value, nn.Module)
-    }
-    module.save_hyperparameters({**values, **notes, **plain})
+    for name, value in values.items():
+        if isinstance(value, nn.Module):
+            values[name] = f"{_NOT_SAVED}{type(value).__name__}"
+    module.save_hyperparameters({**values, **plain})

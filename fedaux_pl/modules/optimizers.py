@@ -1,9 +1,8 @@
 """Optimizers by name, and the base of all LightningModules that are trained by one."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -14,12 +13,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torchmetrics.aggregation import MeanMetric
 
+from fedaux_pl.errors import check_setting, is_fraction, is_positive
 from fedaux_pl.modules.model_argument import save_arguments
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars"]
 
 # Steps are computed in float32: these values, their product and lr / 0.1 of Adam must not overflow.
-_MAX_LR, _MAX_WEIGHT_DECAY = 1e30, 1e6
+_MAX_LR = 1e30
+_MAX_WEIGHT_DECAY = 1e6
 
 
 @dataclass(frozen=True)
@@ -47,33 +48,29 @@ class OptimizerSettings:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in (names := get_args(OptimizerName)):
-            raise ValueError(f"optimizer must be one of {', '.join(names)}, but is {self.name!r}")
-        if not (isinstance(self.lr, Real) and 0 < self.lr <= _MAX_LR):
-            raise ValueError(
-                f"lr must be a positive number, but is {self.lr!r} (at most {_MAX_LR:g} is allowed)"
-            )
-        if not (isinstance(self.momentum, Real) and 0 <= self.momentum < 1):
-            raise ValueError(f"momentum must lie in [0, 1), but is {self.momentum!r}")
+        is_known = self.name in get_args(OptimizerName)
+        check_setting("optimizer", self.name, is_known, "be adam, adamw, sgd or lars")
+        is_allowed = is_positive(self.lr) and self.lr <= _MAX_LR
+        expected = f"be a positive number of at most {_MAX_LR:g}"
+        check_setting("lr", self.lr, is_allowed, expected)
+        check_setting("momentum", self.momentum, is_fraction(self.momentum), "lie in [0, 1)")
+        is_allowed = not self.momentum or self.name in ("sgd", "lars")
+        expected = f"be 0 with {self.name}: momentum belongs to sgd and lars"
+        check_setting("momentum", self.momentum, is_allowed, expected)
         decay = self.weight_decay
-        if not (isinstance(decay, Real) and 0 <= decay <= _MAX_WEIGHT_DECAY):
-            raise ValueError(
-                f"weight_decay must be at least 0, but is {decay!r} (at most "
-                f"{_MAX_WEIGHT_DECAY:g} is allowed)"
-            )
-        if self.momentum and self.name not in ("sgd", "lars"):
-            raise ValueError(
-                f"momentum belongs to sgd and lars, but the optimizer is {self.name}: leave it at 0"
-            )
-        if self.name == "lars" and not decay:
-            raise ValueError("weight_decay must be positive with lars, such as 1e-6, but is 0")
+        is_allowed = isinstance(decay, Real) and 0 <= decay <= _MAX_WEIGHT_DECAY
+        expected = f"be a number from 0 to {_MAX_WEIGHT_DECAY:g}"
+        check_setting("weight_decay", decay, is_allowed, expected)
+        is_allowed = decay > 0 or self.name != "lars"
+        check_setting("weight_decay", decay, is_allowed, "be positive with lars, such as 1e-6")
         clip = self.clip_norm
-        if not (clip is None or (isinstance(clip, Real) and 0 < clip < math.inf)):
-            raise ValueError(f"clip_norm must be a positive number or null, but is {clip!r}")
+        is_allowed = clip is None or is_positive(clip)
+        check_setting("clip_norm", clip, is_allowed, "be a positive number or null")
 
     def plain(self) -> dict[str, Any]:
         """Return the values by the names that checkpoints and configuration files have."""
-        values = {"optimizer": self.name} | {k: v for k, v in vars(self).items() if k != "name"}
+        values = {"optimizer": self.name, **asdict(self)}
+        del values["name"]
         if self.clip_norm is None:  # as before version 0.9
             del values["clip_norm"]
         return values
@@ -137,8 +134,8 @@ class OptimizedModule(pl.LightningModule):
         checkpoint = torch.load(checkpoint_path, map_location, weights_only=weights_only)
         arguments = cls.rebuild_arguments(checkpoint["hyper_parameters"]) | changed
         known = inspect.signature(cls).parameters
-        if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            arguments = {k: v for k, v in arguments.items() if k in known}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            arguments = {name: value for name, value in arguments.items() if name in known}
         module = cls(**arguments)
         module.on_load_checkpoint(checkpoint)
         module.load_state_dict(checkpoint["state_dict"])
@@ -160,7 +157,8 @@ class OptimizedModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer, scale: Any = 1.0) -> None:
         """Clip the gradients, which are multiplied by ``scale``, to ``clip_norm``, if it is set."""
-        if (clip := self.optimizer_settings.clip_norm) is not None:
+        clip = self.optimizer_settings.clip_norm
+        if clip is not None:
             nn.utils.clip_grad_norm_(self.parameters(), clip * scale)
 
     def check_batch(self, batch: Any) -> None:

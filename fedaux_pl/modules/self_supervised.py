@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat as cat
 
+from fedaux_pl.errors import check_setting
 from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.model_argument import resolve_model, without_head
@@ -66,7 +67,8 @@ class SelfSupervised(OptimizedModule):
         """Collect the features of labeled inputs for the kNN accuracy."""
         if isinstance(batch, Tensor) or len(batch) < 2:
             return
-        features, labels = self(first_entry(batch)), batch[1]
+        features = self(first_entry(batch))
+        labels = batch[1]
         if len(self.trainer.num_val_batches) > 1:
             self.knn_accuracy.update(features, labels, query=dataloader_idx > 0)
         else:
@@ -116,10 +118,8 @@ class KNNAccuracy(Metric):
 
     def __init__(self, k: int = 200, temperature: float = 0.1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if k < 1:
-            raise ValueError(f"k must be at least 1, but is {k}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}")
+        check_setting("k", k, k >= 1, "be at least 1")
+        check_setting("temperature", temperature, temperature > 0, "be positive")
         self.k = k
         self.temperature = temperature
         for name in ("neighbors", "neighbor_labels", "queries", "query_labels"):
@@ -142,8 +142,10 @@ class KNNAccuracy(Metric):
             raise ValueError("there are no neighbors or no queries: call update for both first")
         from lightly.utils.benchmarking.knn import knn_predict  # the import takes seconds
 
-        neighbors, labels = cat(self.neighbors).T.contiguous(), cat(self.neighbor_labels)
-        queries, expected = cat(self.queries), cat(self.query_labels)
+        neighbors = cat(self.neighbors).T.contiguous()
+        labels = cat(self.neighbor_labels)
+        queries = cat(self.queries)
+        expected = cat(self.query_labels)
         classes = int(max(labels.max(), expected.max())) + 1
         k = min(self.k, neighbors.shape[1])
         chunks = -(-len(queries) // 1024)

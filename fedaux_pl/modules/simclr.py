@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.data.views import SimCLRViews, ViewSettings
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import nt_xent_loss
 from fedaux_pl.models.image_classifier import check_pixels
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
@@ -71,8 +72,7 @@ class SimCLR(SelfSupervised):
     ) -> None:
         from lightly.models.modules.heads import SimCLRProjectionHead  # takes seconds
 
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}")
+        check_setting("temperature", temperature, temperature > 0, "be positive")
         super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         dim = self.backbone.feature_dim
         self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
@@ -132,22 +132,23 @@ class SimCLR(SelfSupervised):
     def _two_views(self, images: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the first view of every image of this process, then the second of each."""
         if isinstance(images, Tensor):
-            own = self._sharing.part(len(images))
+            local = self._sharing.part(len(images))
             height, width = images.shape[-2:]
             parameters = self.views.sample(2 * len(images), height, width, images.device)
-            return self.views.transform(images[own], parameters.part(own, views=2))
+            return self.views.transform(images[local], parameters.part(local, views=2))
         if len(images) != 2:
             raise ValueError(
                 f"a batch must hold images or a pair of their views, but holds {len(images)} views"
             )
-        own = self._sharing.part(len(images[0]))
-        return torch.cat([view[own] for view in images])
+        local = self._sharing.part(len(images[0]))
+        return torch.cat([view[local] for view in images])
 
     def _gather(
         self, first: Tensor, second: Tensor, images: Tensor | Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Gather the projections of all processes: of one shared batch, or under DDP of all."""
-        processes, count = self._sharing, len(images if isinstance(images, Tensor) else images[0])
+        processes = self._sharing
+        count = len(images if isinstance(images, Tensor) else images[0])
         if not self._same_batches:
             processes = current_processes()
             count *= processes.world_size

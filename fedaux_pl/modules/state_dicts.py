@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 def copy_state(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of a model's state dict."""
-    own = model.state_dict()
-    copies = {key: torch.empty_like(value) for key, value in own.items()}
-    copy_tensors(copies.values(), own.values())
+    state = model.state_dict()
+    copies = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+    copy_tensors(copies.values(), state.values())
     return copies
 
 

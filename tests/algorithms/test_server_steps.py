@@ -216,13 +216,13 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("create_method", "message"),
     [
-        (lambda: FedAvgM(server_lr=0), "server_lr must be a positive number, but is 0"),
-        (lambda: FedAvgM(beta=1.0), r"beta must lie in \[0, 1\), but is 1.0"),
-        (lambda: FedAdam(server_lr=float("nan")), "server_lr must be a positive number, .* nan"),
-        (lambda: FedAdam(beta1=-0.1), r"beta1 must lie in \[0, 1\), but is -0.1"),
-        (lambda: FedAdam(beta2="0.9"), r"beta2 must lie in \[0, 1\), but is '0.9'"),
-        (lambda: FedAdam(tau=0.0), "tau must be a positive number, but is 0.0"),
-        (lambda: Scaffold(server_lr=-1), "server_lr must be a positive number, but is -1"),
+        (lambda: FedAvgM(server_lr=0), "server_lr: got 0; expected to be a positive number"),
+        (lambda: FedAvgM(beta=1.0), r"beta: got 1.0; expected to lie in \[0, 1\)"),
+        (lambda: FedAdam(server_lr=float("nan")), "server_lr: got .* to be a positive number"),
+        (lambda: FedAdam(beta1=-0.1), r"beta1: got -0.1; expected to lie in \[0, 1\)"),
+        (lambda: FedAdam(beta2="0.9"), r"beta2: got '0.9'; expected to lie in \[0, 1\)"),
+        (lambda: FedAdam(tau=0.0), "tau: got 0.0; expected to be a positive number"),
+        (lambda: Scaffold(server_lr=-1), "server_lr: got -1; expected to be a positive number"),
     ],
 )
 def test_wrong_options(create_method, message):

@@ -93,9 +93,9 @@ def test_order_under_a_trainer_depends_on_the_epoch_after_resuming_too(tmp_path)
 @pytest.mark.parametrize(
     ("tensors", "options", "message"),
     [
-        ((torch.zeros(3), torch.zeros(4)), {}, r"first dimension, but is \[3, 4\]"),
-        ((), {}, r"first dimension, but is \[\]"),
-        ((torch.zeros(3),), {"batch_size": 0}, "batch_size must be at least 1, but is 0"),
+        ((torch.zeros(3), torch.zeros(4)), {}, r"got \[3, 4\]; expected to .*first dimension"),
+        ((), {}, r"got \[\]; expected to .*first dimension"),
+        ((torch.zeros(3),), {"batch_size": 0}, "batch_size: got 0; expected to be at least 1"),
     ],
 )
 def test_wrong_arguments(tensors, options, message):

@@ -148,10 +148,10 @@ def test_a_trainer_tests_on_the_test_data():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"num_clients": 0}, ValueError, "num_clients must be at least 1, but is 0"),
+        ({"num_clients": 0}, ValueError, "num_clients: got 0; expected to be at least 1"),
         ({"num_clients": 201}, ValueError, "use at most 100 clients"),
-        ({"alpha": 0.0}, ValueError, "alpha must be positive and finite, but is 0.0"),
-        ({"negative_fraction": 1.0}, ValueError, r"strictly in \(0, 1\), but is 1.0"),
+        ({"alpha": 0.0}, ValueError, "alpha: got 0.0; expected to be positive and finite"),
+        ({"negative_fraction": 1.0}, ValueError, r"got 1.0; expected to .*strictly in \(0, 1\)"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),
         ({"private": Counting(labeled=False)}, DataError, "Counting has no labels"),
@@ -198,7 +198,7 @@ def pixels(low=0.0, high=1.0, seed=0):
             Glosses(),
             r"uint8 of shape \(1, 8, 8\) and torch.int32 of shape \(32,\): c",
         ),
-        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): convert the inp"),
+        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): choose .* convert"),
         (Digits(), Digits(size=6), r"\(1, 6, 6\): .* set `size`, `channels` or `max_length`"),
     ],
 )
@@ -383,7 +383,7 @@ def test_given_validation_data():
         ready(private=Sites(validation=Counting(12, (1, 3, 3)).train()))
     with pytest.raises(DataError, match="no labels for its validation data"):
         ready(private=Sites(validation=Counting(12, labeled=False).train()))
-    with pytest.raises(ValueError, match=r"validation_fraction must lie in \[0, 1\), but is 1"):
+    with pytest.raises(ValueError, match=r"validation_fraction: got 1; .*in \[0, 1\)"):
         ready(validation_fraction=1)
 
 

@@ -158,5 +158,5 @@ def test_a_data_module_measures_its_sources(tmp_path, monkeypatch):
     assert isinstance(data.test_examples.inputs, LazyInputs)
     assert torch.equal(data.test_examples.inputs[:], from_array(IMAGES, ""))
     assert ImageFolder(tmp_path, size=6).image_bytes() == IMAGES.nbytes
-    with pytest.raises(ValueError, match="memory must be device, host, disk or null, but is 'ram'"):
+    with pytest.raises(ValueError, match=r"memory: got 'ram'; .*device, host, disk or null"):
         FederatedDataModule(NpzImages("a.npz"), memory="ram")

@@ -67,7 +67,7 @@ def test_size_and_wrong_part():
     assert images.shape == (598, 1, 16, 16)
     small = Digits().auxiliary().float().mean((1, 2, 3))
     assert (images.float().mean((1, 2, 3)) - small).abs().max() < 4
-    with pytest.raises(ValueError, match="part must be private or auxiliary, but is 'test'"):
+    with pytest.raises(ValueError, match="part: got 'test'; expected to be private or auxiliary"):
         Digits("test")
 
 

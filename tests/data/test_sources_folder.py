@@ -27,12 +27,18 @@ def noise():
     return lambda *shape: rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def test_labeled(tmp_path, noise):
-    cat = save(tmp_path / "cat" / "b.png", noise(6, 6, 3))
-    deep = save(tmp_path / "cat" / "a" / "more.BMP", noise(6, 6, 3))
-    ant = save(tmp_path / "ant" / "1.png", noise(6, 6, 3))
-    (tmp_path / "ant" / "notes.txt").write_text("not an image")
-    (tmp_path / "ant" / "._1.png").write_bytes(b"what an archive of macOS leaves")
+@pytest.fixture
+def picture(tmp_path, noise):
+    """Save a square of noise below the folder of the test, and return its pixels."""
+    return lambda path, size=4: save(tmp_path / path, noise(size, size, 3))
+
+
+def test_labeled(tmp_path, picture):
+    cat = picture("cat/b.png", 6)
+    deep = picture("cat/a/more.BMP", 6)
+    ant = picture("ant/1.png", 6)
+    (tmp_path / "ant/notes.txt").write_text("not an image")
+    (tmp_path / "ant/._1.png").write_bytes(b"what an archive of macOS leaves")
     (tmp_path / ".hidden").mkdir()
     examples = ImageFolder(tmp_path, size=6).train()
     assert torch.equal(examples.inputs, torch.stack([ant, deep, cat]))
@@ -40,16 +46,16 @@ def test_labeled(tmp_path, noise):
     assert examples.classes == ("ant", "cat")
 
 
-def test_test_images_have_the_classes_of_training(tmp_path, noise):
+def test_test_images_have_the_classes_of_training(tmp_path, picture):
     for name in ("ant", "bee", "cat"):
-        save(tmp_path / "train" / name / "1.png", noise(4, 4, 3))
-    image = save(tmp_path / "test" / "cat" / "2.png", noise(4, 4, 3))
+        picture(f"train/{name}/1.png")
+    image = picture("test/cat/2.png")
     source = ImageFolder(tmp_path / "train", size=4, test_root=tmp_path / "test")
     test = source.test()
     assert torch.equal(test.inputs[0], image)
     assert test.labels.tolist() == [2]
     assert test.classes == source.train().classes
-    save(tmp_path / "test" / "dog" / "3.png", noise(4, 4, 3))
+    picture("test/dog/3.png")
     with pytest.raises(DataError, match="these are not: dog"):
         source.test()
     with pytest.raises(DataError, match="set `test_root`"):
@@ -102,8 +108,8 @@ def test_many_files_stay_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "16 bit"])
-def test_error_names_the_unreadable_file(tmp_path, noise, damage):
-    save(tmp_path / "good.png", noise(40, 40, 3))
+def test_error_names_the_unreadable_file(tmp_path, picture, damage):
+    picture("good.png", 40)
     bad = tmp_path / "bad.png"
     if damage == "text":
         bad.write_text("no image")
@@ -115,16 +121,16 @@ def test_error_names_the_unreadable_file(tmp_path, noise, damage):
         ImageFolder(tmp_path).auxiliary()
 
 
-def test_folders_without_images(tmp_path, noise):
+def test_folders_without_images(tmp_path, picture):
     with pytest.raises(DataNotFoundError, match=f"at {tmp_path}/none.\nCorrect the path"):
         ImageFolder(tmp_path / "none").train()
     with pytest.raises(DataNotFoundError, match=f"No image files were found in {tmp_path}"):
         ImageFolder(tmp_path).train()
-    save(tmp_path / "ant" / "1.png", noise(4, 4, 3))
+    picture("ant/1.png")
     (tmp_path / "bee").mkdir()
     with pytest.raises(DataError, match="hold no images: bee; remove them, or put images there"):
         ImageFolder(tmp_path).train()
-    save(tmp_path / "loose.png", noise(4, 4, 3))
+    picture("loose.png")
     with pytest.raises(DataError, match=r"both sub-folders and images.*loose\.png"):
         ImageFolder(tmp_path).train()
 
@@ -132,12 +138,12 @@ def test_folders_without_images(tmp_path, noise):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channels": 2}, "channels must be 3 .* is 2"),
-        ({"size": -1}, "size must"),
-        ({"test_fraction": 1.0}, "test_fraction must"),
+        ({"channels": 2}, "channels: got 2; expected to be 3"),
+        ({"size": -1}, "size: got"),
+        ({"test_fraction": 1.0}, "test_fraction: got"),
         ({"test_fraction": 0.5, "test_root": "y"}, "set one, not both"),
-        ({"clients": "files"}, "clients must"),
-        ({"on_error": "ignore"}, "on_error must"),
+        ({"clients": "files"}, "clients: got"),
+        ({"on_error": "ignore"}, "on_error: got"),
     ],
 )
 def test_wrong_arguments(options, message):
@@ -145,12 +151,12 @@ def test_wrong_arguments(options, message):
         ImageFolder("data", **options)
 
 
-def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
+def test_decoded_once_until_a_file_changes(tmp_path, picture, monkeypatch):
     calls = []
     decode = images.decode_image
     monkeypatch.setattr(images, "decode_image", lambda *args: calls.append(args) or decode(*args))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    save(tmp_path / "images" / "a.png", noise(5, 5, 3))
+    picture("images/a.png", 5)
 
     def load(size=5, **options):
         return ImageFolder(tmp_path / "images", size=size, **options).auxiliary()
@@ -162,24 +168,24 @@ def test_decoded_once_until_a_file_changes(tmp_path, noise, monkeypatch):
     load(size=4)
     load(cache_dir=tmp_path / "cache")
     assert len(calls) == 3
-    changed = save(tmp_path / "images" / "a.png", noise(6, 6, 3))
+    changed = picture("images/a.png", 6)
     assert torch.equal(load(size=6)[0], changed)
-    save(tmp_path / "images" / "b.png", noise(5, 5, 3))
+    picture("images/b.png", 5)
     assert len(load()) == 2
     # files of the same name: each folder has an entry of its own
-    other = save(tmp_path / "other" / "a.png", noise(5, 5, 3))
+    other = picture("other/a.png", 5)
     assert torch.equal(ImageFolder(tmp_path / "other", size=5).auxiliary()[0], other)
-    assert len(list((tmp_path / "user" / "fedaux_pl").glob("files-*.pt"))) == 5
+    assert len(list((tmp_path / "user/fedaux_pl").glob("files-*.pt"))) == 5
     assert len(list((tmp_path / "cache").glob("files-*.pt"))) == 1
 
 
-def test_links_to_folders_above_are_not_followed(tmp_path, noise, capsys):
-    root = tmp_path / "data" / "train"
-    pixels = {name: save(root / name / "1.png", noise(4, 4, 3)) for name in ("cat", "dog")}
-    save(tmp_path / "data" / "test" / "cat" / "2.png", noise(4, 4, 3))
-    (root / "cat" / "up").symlink_to("..")
-    (root / "cat" / "higher").symlink_to(tmp_path / "data")
-    (root / "cat" / "loop").symlink_to(".")
+def test_links_to_folders_above_are_not_followed(tmp_path, picture, capsys):
+    root = tmp_path / "data/train"
+    pixels = {name: picture(f"data/train/{name}/1.png") for name in ("cat", "dog")}
+    picture("data/test/cat/2.png")
+    (root / "cat/up").symlink_to("..")
+    (root / "cat/higher").symlink_to(tmp_path / "data")
+    (root / "cat/loop").symlink_to(".")
     train = ImageFolder(root, size=4).train()
     message = r"note: 3 links to a folder above, .* such as .*/cat/higher\n"
     assert re.fullmatch(message, capsys.readouterr().err)
@@ -187,51 +193,52 @@ def test_links_to_folders_above_are_not_followed(tmp_path, noise, capsys):
     assert train.labels.tolist() == [0, 1]
 
 
-def test_every_file_counts_once_and_where_it_is(tmp_path, noise, capsys):
-    root, elsewhere = tmp_path / "train", tmp_path / "elsewhere"
-    dog = save(root / "dog" / "1.png", noise(4, 4, 3))
-    cat = save(elsewhere / "cats" / "2.png", noise(4, 4, 3))
-    more = save(elsewhere / "more.png", noise(4, 4, 3))
+def test_every_file_counts_once_and_where_it_is(tmp_path, picture, capsys):
+    root = tmp_path / "train"
+    elsewhere = tmp_path / "elsewhere"
+    dog = picture("train/dog/1.png")
+    cat = picture("elsewhere/cats/2.png")
+    more = picture("elsewhere/more.png")
     (root / "cat").mkdir()
-    (root / "cat" / "cats").symlink_to(elsewhere / "cats")  # outside: followed
-    (root / "cat" / "more.png").symlink_to(elsewhere / "more.png")
-    (elsewhere / "cats" / "back").symlink_to(elsewhere / "cats")
+    (root / "cat/cats").symlink_to(elsewhere / "cats")  # outside: followed
+    (root / "cat/more.png").symlink_to(elsewhere / "more.png")
+    (elsewhere / "cats/back").symlink_to(elsewhere / "cats")
     expected = torch.stack([cat, more, dog])
     train = ImageFolder(root, size=4).train()
     assert capsys.readouterr().err.startswith("note: 1 links")
     assert torch.equal(train.inputs, expected)
-    (root / "cat" / "again").symlink_to(root / "dog")
-    (root / "cat" / "dog.png").symlink_to(root / "dog" / "1.png")
-    (root / "cat" / "twice.png").symlink_to(root / "cat" / "more.png")
-    (root / "dog" / "cats").symlink_to(elsewhere / "cats")
+    (root / "cat/again").symlink_to(root / "dog")
+    (root / "cat/dog.png").symlink_to(root / "dog/1.png")
+    (root / "cat/twice.png").symlink_to(root / "cat/more.png")
+    (root / "dog/cats").symlink_to(elsewhere / "cats")
     train = ImageFolder(root, size=4).train()
     assert capsys.readouterr().err.startswith("note: 5 links")
     assert torch.equal(train.inputs, expected)
     assert train.labels.tolist() == [0, 0, 1]
 
 
-def test_linked_folders_and_hidden_stores(tmp_path, noise):
-    cat = save(tmp_path / "store" / "1.png", noise(4, 4, 3))
-    dog = save(tmp_path / "train" / ".store" / "2.png", noise(4, 4, 3))
-    (tmp_path / "train" / "cat").symlink_to(tmp_path / "store")
-    (tmp_path / "train" / "dog").mkdir()
-    (tmp_path / "train" / "dog" / "2.png").symlink_to("../.store/2.png")
+def test_linked_folders_and_hidden_stores(tmp_path, picture):
+    cat = picture("store/1.png")
+    dog = picture("train/.store/2.png")
+    (tmp_path / "train/cat").symlink_to(tmp_path / "store")
+    (tmp_path / "train/dog").mkdir()
+    (tmp_path / "train/dog/2.png").symlink_to("../.store/2.png")
     train = ImageFolder(tmp_path / "train", size=4).train()
     assert torch.equal(train.inputs, torch.stack([cat, dog]))
-    (tmp_path / "train" / "dog" / "3.png").symlink_to("nowhere.png")
+    (tmp_path / "train/dog/3.png").symlink_to("nowhere.png")
     with pytest.raises(DataError, match=r"dog/3\.png is no file, or a link to none"):
         ImageFolder(tmp_path / "train", size=4).train()
 
 
 @pytest.fixture
-def sites(tmp_path, noise):
+def sites(picture):
     """Two clients, of which one has a class that the other lacks; the images by path."""
     paths = ["b/cat/1.png", "b/cat/deep/2.png", "b/dog/3.png", "a/cat/4.png", "a/ant/5.png"]
-    return {path: save(tmp_path / "sites" / path, noise(4, 4, 3)) for path in paths}
+    return {path: picture(f"sites/{path}") for path in paths}
 
 
-def test_a_folder_for_each_client(tmp_path, sites, noise):
-    test = save(tmp_path / "test" / "dog" / "1.png", noise(4, 4, 3))
+def test_a_folder_for_each_client(tmp_path, sites, picture):
+    test = picture("test/dog/1.png")
     options = {"size": 4, "clients": "first_level", "test_root": tmp_path / "test"}
     source = ImageFolder(tmp_path / "sites", validation_root=tmp_path / "test", **options)
     train = source.train()
@@ -245,12 +252,12 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
         assert torch.equal(examples.inputs[0], test)
         assert (examples.labels.tolist(), examples.classes) == ([2], train.classes)
         assert examples.clients is None
-    save(tmp_path / "by_client" / "b" / "dog" / "1.png", noise(4, 4, 3))
+    picture("by_client/b/dog/1.png")
     options["test_root"] = tmp_path / "by_client"
     by_client = ImageFolder(tmp_path / "sites", **options).test()
     assert (by_client.clients.tolist(), by_client.client_names) == ([1], ("a", "b"))
     assert by_client.labels.tolist() == [2]
-    save(tmp_path / "by_client" / "c" / "dog" / "1.png", noise(4, 4, 3))
+    picture("by_client/c/dog/1.png")
     with pytest.raises(
         DataError, match=r"client 'c' in .* has no training data: .*; add it, or rem"
     ):
@@ -259,27 +266,27 @@ def test_a_folder_for_each_client(tmp_path, sites, noise):
     assert ImageFolder(tmp_path / "sites", size=4).validation() is None
 
 
-def test_classes_that_look_like_clients_are_named(tmp_path, noise, capsys):
+def test_classes_that_look_like_clients_are_named(tmp_path, picture, capsys):
     for path in ("a/cat/1.png", "a/dog/2.png", "b/cat/3.png", "b/dog/4.png"):
-        save(tmp_path / path, noise(4, 4, 3))
+        picture(path)
     ImageFolder(tmp_path, size=4, test_fraction=0.5).test()
     message = r"note: .* a, b, .*the same sub-folders \(cat, dog\).*`clients: first_level`"
     assert re.match(message, capsys.readouterr().err)
     ImageFolder(tmp_path, size=4, clients="first_level", test_fraction=0.5).test()
-    (tmp_path / "a" / "dog").rename(tmp_path / "a" / "fox")
+    (tmp_path / "a/dog").rename(tmp_path / "a/fox")
     assert ImageFolder(tmp_path, size=4, test_fraction=0.5).test().classes == ("a", "b")
     assert capsys.readouterr().err == ""
 
 
-def test_folders_that_are_no_clients(tmp_path, sites, noise):
+def test_folders_that_are_no_clients(tmp_path, sites, picture):
     source = ImageFolder(tmp_path / "sites", clients="folders")
-    save(tmp_path / "sites" / "a" / "loose.png", noise(4, 4, 3))
+    picture("sites/a/loose.png")
     with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: .* `clients: null`"):
         source.train()
-    save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
+    picture("flat/1.png")
     with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):
         ImageFolder(tmp_path / "flat", clients="folders").train()
-    (tmp_path / "sites" / "c").mkdir()
+    (tmp_path / "sites/c").mkdir()
     with pytest.raises(DataError, match="hold no images: c"):
         source.train()
 
@@ -329,11 +336,11 @@ def test_a_share_of_every_client_is_test_data(tmp_path):
     assert most.client_names == ("a", "b", "c")
 
 
-def test_a_share_that_cannot_be_held_out(tmp_path, noise):
+def test_a_share_that_cannot_be_held_out(tmp_path, picture):
     numbered(tmp_path / "few", {"cat": 2, "dog": 2})
     with pytest.raises(DataError, match=r"test_fraction = 0\.1 of 4 images .* holds out none"):
         ImageFolder(tmp_path / "few", test_fraction=0.1).test()
-    save(tmp_path / "flat" / "1.png", noise(4, 4, 3))
+    picture("flat/1.png")
     with pytest.raises(DataError, match=r"must be labeled, .* leave out `test_fraction`"):
         ImageFolder(tmp_path / "flat", test_fraction=0.5).train()
 
@@ -358,17 +365,17 @@ def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch,
     with pytest.raises(DataError, match=r"cannot read the image .*/a/cat/001\.png"):
         ImageFolder(root, size=2, clients="folders").train()
 
-    bad = sorted((root / "b" / "cat").iterdir())
+    bad = sorted((root / "b/cat").iterdir())
     for path in bad:
         path.write_text("no image")
     with pytest.raises(DataError, match=r"no image of these clients .* can be read: b;"):
         source.train()
     assert "5 of 12" in capsys.readouterr().err
-    (root / "a" / "cat" / "000.png").write_text("no image")
+    (root / "a/cat/000.png").write_text("no image")
     ImageFolder(root, size=2, on_error="skip").train()
     message = r"note: 6 of 12 .* 1 more; all are listed in (.*)\n"
     listing = Path(re.fullmatch(message, capsys.readouterr().err)[1])
-    names = [str(root / "a" / "cat" / f"00{i}.png") for i in (0, 1)] + [str(path) for path in bad]
+    names = [str(root / "a/cat" / f"00{i}.png") for i in (0, 1)] + [str(path) for path in bad]
     assert listing.read_text().splitlines() == names
 
     for path in root.rglob("*.png"):

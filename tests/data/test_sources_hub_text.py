@@ -153,7 +153,7 @@ def test_hub_errors(publish, tmp_path, monkeypatch):
     (script / "y.py").touch()
     with pytest.raises(DataNotFoundError, match=r"y cannot be loaded .*scripts.*set `repo`"):
         BookCorpus(VOCABULARY, repo=str(script), cache_dir=tmp_path).auxiliary()
-    with pytest.raises(DataError, match="has no column text, label; its columns are body"):
+    with pytest.raises(DataError, match="has no column text; its columns are body"):
         AGNews(VOCABULARY, repo=str(publish([{"body": "a"}])), cache_dir=tmp_path).train()
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fedaux-pl\[text\]'"):

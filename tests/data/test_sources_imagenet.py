@@ -80,9 +80,9 @@ def test_large_jpegs_are_cropped_at_the_center(tmp_path):
 
 
 def test_unknown_subset_lists_the_names():
-    with pytest.raises(ValueError, match=r"Animals, Birds, Dogs.*or a WordNet id.*'Cats'"):
+    with pytest.raises(ValueError, match=r"'Cats'; .*Animals, Birds, Dogs.*or a WordNet id"):
         ImageNetSubset("data", "Cats")
-    with pytest.raises(ValueError, match="'n1' is no noun's id in WordNet"):
+    with pytest.raises(ValueError, match="got 'n1'; expected to be the id of a noun in WordNet"):
         ImageNetSubset("data", "n1")
 
 

@@ -39,7 +39,7 @@ def test_other_names_files_and_labels_that_are_names(tmp_path):
     source = NpzImages(path, test, {"train_x": "x", "train_y": "y", "test_y": "v"})
     assert source.train().classes == ("ant", "bee", "cat")
     assert source.test().labels.tolist() == [2]
-    with pytest.raises(ValueError, match=r"names to train_x, .* but has 'images'"):
+    with pytest.raises(ValueError, match=r"arrays: got \{'images': 'x'\}; .*names to train_x"):
         NpzImages(path, arrays={"images": "x"})
 
 

@@ -204,9 +204,9 @@ def test_missing_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_length": 2}, "max_length must be at least 3"),
-        ({"limit": 0}, "limit must be at least 1"),
-        ({"test_fraction": 1.0}, "test_fraction must lie"),
+        ({"max_length": 2}, "max_length: got .*; expected to be at least 3"),
+        ({"limit": 0}, "limit: got .*; expected to be at least 1"),
+        ({"test_fraction": 1.0}, "test_fraction: got .*; expected to lie"),
         ({"test_fraction": 0.1, "test_path": "x"}, "set one, not both"),
     ],
 )

@@ -160,5 +160,5 @@ def test_damaged_data(tmp_path, monkeypatch):
 
 
 def test_size_must_be_positive():
-    with pytest.raises(ValueError, match="size must be a positive number of pixels, but is 0"):
+    with pytest.raises(ValueError, match="size: got 0; expected to be a positive number of pixels"):
         STL10(size=0)

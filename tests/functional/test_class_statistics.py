@@ -108,7 +108,7 @@ def test_rows_of_private_features_stay_within_the_sensitivity(public_map):
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, math.inf, math.nan])
 def test_an_invalid_weight_of_the_second_moment_is_refused(rho):
-    with pytest.raises(ValueError, match="rho must be positive and finite"):
+    with pytest.raises(ValueError, match=r"rho: got .*; expected to be positive and finite"):
         statistics_sensitivity(rho)
 
 

@@ -128,12 +128,12 @@ def test_label_names_need_not_be_consecutive():
         ((torch.zeros(5).long(), 6, 1.0, 0), "5 samples cannot be split over 6 clients"),
         (
             (torch.zeros(4, 5).long(), 2, 1.0, 0),
-            r"integers of shape \(N,\), but is \(torch.int64",
+            r"got \(torch.int64, .*; expected to be integers of shape \(N,\)",
         ),
-        ((torch.zeros(5), 2, 1.0, 0), r"but is \(torch.float32"),
-        ((torch.zeros(5).long(), 0, 1.0, 0), "num_clients must be at least 1, but is 0"),
-        ((torch.zeros(5).long(), 2, 0.0, 0), "alpha must be positive and finite, but is 0.0"),
-        ((torch.zeros(5).long(), 2, float("nan"), 0), "alpha must be positive"),
+        ((torch.zeros(5), 2, 1.0, 0), r"got \(torch.float32"),
+        ((torch.zeros(5).long(), 0, 1.0, 0), "num_clients: got 0; expected to be at least 1"),
+        ((torch.zeros(5).long(), 2, 0.0, 0), "alpha: got 0.0; expected to be positive and finite"),
+        ((torch.zeros(5).long(), 2, float("nan"), 0), "alpha: got .*; expected to be positive"),
     ],
 )
 def test_partition_refuses(arguments, message):

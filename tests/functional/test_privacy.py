@@ -122,16 +122,16 @@ def test_the_noise_attains_delta_and_less_would_not(epsilon, exponent, sensitivi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 1e-5, 1), "epsilon must be positive and finite, .* but is 0"),
-        ((-1, 1e-5, 1), "epsilon must be positive"),
-        ((math.nan, 1e-5, 1), "epsilon must be positive"),
-        ((1, 0, 1), "delta must lie strictly between 0 and 1, .* but is 0"),
-        ((1, 1, 1), "delta must lie"),
-        ((9e-6, 1e-5, 1), "epsilon must be .* at least 1e-05, but is 9e-06"),
-        ((1, 1e-101, 1), "delta must .* at least 1e-100, but is 1e-101"),
-        ((1, 1e-5, -1), "sensitivity must be finite, at least 0"),
-        ((1.01, 1e-5, 1, "classical"), "at most 1 with the classical mechanism .* but is 1.01"),
-        ((1, 1e-5, 1, "laplace"), "analytic or classical, but is 'laplace'"),
+        ((0, 1e-5, 1), "epsilon: got 0; expected to be positive and finite,"),
+        ((-1, 1e-5, 1), "epsilon: got .*; expected to be positive"),
+        ((math.nan, 1e-5, 1), "epsilon: got .*; expected to be positive"),
+        ((1, 0, 1), "delta: got 0; expected to lie strictly between 0 and 1,"),
+        ((1, 1, 1), "delta: got .*; expected to lie"),
+        ((9e-6, 1e-5, 1), "epsilon: got 9e-06; expected to be .* at least 1e-05"),
+        ((1, 1e-101, 1), "delta: got 1e-101; expected to .* at least 1e-100"),
+        ((1, 1e-5, -1), "sensitivity: got .*; expected to be finite, at least 0"),
+        ((1.01, 1e-5, 1, "classical"), "got 1.01; .*at most 1 with the classical mechanism"),
+        ((1, 1e-5, 1, "laplace"), "got 'laplace'; expected to .*analytic or classical"),
     ],
 )
 def test_sigma_refuses(arguments, message):
@@ -142,9 +142,9 @@ def test_sigma_refuses(arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 10), "lambda must be positive"),
-        ((1, 0), "number of samples must be at least 1"),
-        ((1, 10, -1), "tolerance must be at least 0"),
+        ((0, 10), "lambda: got .*; expected to be positive"),
+        ((1, 0), "number of samples: got .*; expected to be at least 1"),
+        ((1, 10, -1), "tolerance: got .*; expected to be at least 0"),
     ],
 )
 def test_sensitivity_refuses(arguments, message):
@@ -180,11 +180,11 @@ def test_clipping_huge_float32_features_does_not_overflow():
 @pytest.mark.parametrize(
     ("features", "bound", "message"),
     [
-        (torch.zeros(2, 2), 0, "bound must be finite and at least"),
-        (torch.zeros(2, 2), math.inf, "bound must be finite"),
+        (torch.zeros(2, 2), 0, "bound: got .*; expected to be finite and at least"),
+        (torch.zeros(2, 2), math.inf, "bound: got .*; expected to be finite"),
         (torch.zeros(2), 1, "floats of shape"),
         (torch.zeros(2, 2, dtype=torch.int64), 1, "floats of shape"),
-        (torch.zeros(2, 2), 1e-32, "at least 9.86e-32 for float32 .* but is 1e-32"),
+        (torch.zeros(2, 2), 1e-32, "got 1e-32; expected to .*at least 9.86e-32 for float32"),
         (torch.tensor([[0.6, 0.8]]).double(), 5e-324, "rounding lengthens rows"),
         # the squares of such a row are 0, so that its norm would look short
         (torch.full((1, 2), 1e-200).double(), 1e-147, "at least 1e-146 for float64"),

@@ -45,10 +45,10 @@ def test_every_client_is_drawn_as_often_as_any_other():
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])
 def test_a_share_must_lie_between_0_and_1(share):
-    with pytest.raises(ValueError, match=r"participation must lie in \(0, 1\], but is"):
+    with pytest.raises(ValueError, match=r"participation: got .*; expected to lie in \(0, 1\]"):
         sample_clients(20, share, 0)
 
 
 def test_there_must_be_a_client():
-    with pytest.raises(ValueError, match="num_clients must be at least 1, but is 0"):
+    with pytest.raises(ValueError, match="num_clients: got 0; expected to be at least 1"):
         sample_clients(0, 0.5, 0)

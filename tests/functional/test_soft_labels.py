@@ -47,7 +47,7 @@ def test_a_class_that_is_constant_over_the_public_data_is_only_centered():
 @pytest.mark.parametrize(
     ("logits", "scores", "message"),
     [
-        (torch.zeros(2, 3), None, r"\(teachers, samples, classes\) .* is \(2, 3\)"),
+        (torch.zeros(2, 3), None, r"got \(2, 3\); .*\(teachers, samples, classes\)"),
         (torch.zeros(0, 3, 2), None, "with at least one teacher"),
         (torch.zeros(1, 2, 2), torch.tensor([[1.0, -1.0]]), "smallest is -1.0"),
         (torch.zeros(1, 2, 2), torch.tensor([[1.0, 0.0]]), "smallest sum 0.0"),

@@ -14,6 +14,13 @@ def digits():
 
 
 @pytest.fixture
+def batch(digits):
+    """The first of the training digits, as images and labels."""
+    train = digits.train()
+    return lambda count=None: (train.inputs[:count], train.labels[:count])
+
+
+@pytest.fixture
 def trainer(tmp_path):
     def create(**options):
         torch.manual_seed(0)

@@ -21,17 +21,20 @@ def small(**options):
     return ClientModule("resnet8", 10, model_options=SMALL, **options)
 
 
-def test_bf16(trainer, digits):
-    train = digits.train()
-    assert_bf16_trains_like_32_bits(trainer, small, train.inputs[:256], train.labels[:256])
+def weights(client):
+    return nn.utils.parameters_to_vector(client.parameters()).detach()
 
 
-def test_it_learns_under_an_ordinary_trainer(trainer, digits):
-    train, test = digits.train(), digits.test()
+def test_bf16(trainer, batch):
+    assert_bf16_trains_like_32_bits(trainer, small, *batch(256))
+
+
+def test_it_learns_under_an_ordinary_trainer(trainer, digits, batch):
+    test = digits.test()
     fit = trainer(max_epochs=4)
     fit.fit(
         small(optimizer=OptimizerSettings(lr=3e-3)),
-        loader(train.inputs, train.labels, shuffle=True),
+        loader(*batch(), shuffle=True),
         loader(test.inputs, test.labels),
     )
     assert fit.callback_metrics["val/accuracy"] > 0.85
@@ -39,18 +42,17 @@ def test_it_learns_under_an_ordinary_trainer(trainer, digits):
     assert all(f"``{name}``" in str(ClientModule.__doc__) for name in fit.callback_metrics)
 
 
-def test_a_fit_is_plain_training(trainer, digits):
+def test_a_fit_is_plain_training(trainer, batch):
     """The same steps written out: cross-entropy, Adam, BatchNorm in training mode."""
-    train = digits.train()
-    x, y = train.inputs[:200], train.labels[:200]
+    data = loader(*batch(200))
     client = small()
     net = copy.deepcopy(client.model)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for a, b in loader(x, y):
+    for x, y in data:
         optimizer.zero_grad()
-        F.cross_entropy(net(a), b).backward()
+        F.cross_entropy(net(x), y).backward()
         optimizer.step()
-    trainer().fit(client, loader(x, y))
+    trainer().fit(client, data)
     for key, value in net.state_dict().items():
         torch.testing.assert_close(client.model.state_dict()[key], value)
 
@@ -68,42 +70,35 @@ def test_the_loss_of_a_weighted_module_is_a_naive_sum(trainer, digits):
         trainer().fit(client.train(), loader(x, y))
 
 
-def test_the_proximal_term_is_in_the_loss(digits):
+def test_the_proximal_term_is_in_the_loss(batch):
     """After one plain step, loss(mu) - loss(0) = mu/2 |theta - theta_0|^2."""
-    x, y = digits.train().inputs[:32], digits.train().labels[:32]
+    x, y = batch(32)
     client = small(mu=0.5)
     client.set_anchor()
-    start = [p.detach().clone() for p in client.parameters()]
+    start = weights(client)
     with torch.no_grad():
         for p in client.parameters():
             p.add_(0.01 * torch.randn_like(p))
     client.eval()
-    distance = sum(
-        float((p.detach() - s).double().square().sum())
-        for p, s in zip(client.parameters(), start, strict=True)
-    )
+    distance = (weights(client) - start).double().square().sum().item()
     plain = F.cross_entropy(client(x), y)
     loss = client.training_step((x, y), 0)
     assert (loss - plain).item() == pytest.approx(0.25 * distance, rel=1e-3)
 
 
-def test_mu_0_is_plain_training_and_a_large_mu_holds_the_model(trainer, digits):
-    x, y = digits.train().inputs[:512], digits.train().labels[:512]
-
+def test_mu_0_is_plain_training_and_a_large_mu_holds_the_model(trainer, batch):
     def moved(mu):
         client = small(mu=mu)
-        before = torch.cat([p.detach().flatten() for p in client.parameters()])
-        trainer(max_epochs=2).fit(client, loader(x, y, batch_size=32))
-        return (torch.cat([p.detach().flatten() for p in client.parameters()]) - before).norm()
+        before = weights(client)
+        trainer(max_epochs=2).fit(client, loader(*batch(512), batch_size=32))
+        return (weights(client) - before).norm()
 
-    free, held = moved(0.0), moved(100.0)
-    assert held < 0.3 * free
+    assert moved(100.0) < 0.3 * moved(0.0)
 
 
-def test_every_fit_sets_a_new_anchor(trainer, digits):
-    train = digits.train()
+def test_every_fit_sets_a_new_anchor(trainer, batch):
     client = small(mu=1.0)
-    data = loader(train.inputs[:64], train.labels[:64])
+    data = loader(*batch(64))
     trainer().fit(client, data)
     first = client.anchor[0].clone()
     trainer().fit(client, data)
@@ -120,12 +115,13 @@ def correction_of(client, seed=2):
 
 
 @pytest.mark.parametrize("train", ["full", "head"])
-def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(digits, train):
-    batch = digits.train().inputs[:32], digits.train().labels[:32]
-    plain, corrected = small(trained=train), small(trained=train, corrected=True)
-    losses = [client.training_step(batch, 0) for client in (plain, corrected)]
-    corrected.set_correction(change := correction_of(corrected))
-    losses.append(corrected.training_step(batch, 0))
+def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(batch, train):
+    plain = small(trained=train)
+    corrected = small(trained=train, corrected=True)
+    losses = [client.training_step(batch(32), 0) for client in (plain, corrected)]
+    change = correction_of(corrected)
+    corrected.set_correction(change)
+    losses.append(corrected.training_step(batch(32), 0))
     assert losses[0] == losses[1] == losses[2]
     losses[0].backward()
     losses[2].backward()
@@ -137,7 +133,8 @@ def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(digits, trai
         else:
             assert q.grad is None
     addresses = [tensor.data_ptr() for tensor in corrected.corrections]
-    corrected.set_correction(other := correction_of(corrected, seed=3))
+    other = correction_of(corrected, seed=3)
+    corrected.set_correction(other)
     assert torch.equal(corrected.corrections[-1], other[list(other)[-1]])
     corrected.set_correction({})
     assert not any(tensor.any() for tensor in corrected.corrections)
@@ -153,9 +150,8 @@ def test_wrong_corrections():
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_a_resumed_fit_has_the_same_anchor_and_correction(trainer, digits, tmp_path, corrected):
-    train = digits.train()
-    data = loader(train.inputs[:128], train.labels[:128])
+def test_a_resumed_fit_has_the_same_anchor_and_correction(trainer, batch, tmp_path, corrected):
+    data = loader(*batch(128))
     options = {"corrected": corrected, "mu": 1.0, "optimizer": OptimizerSettings("sgd", lr=1e-2)}
     whole, half, rest = (small(**options) for _ in range(3))
     for client in (whole, half) if corrected else ():
@@ -169,20 +165,19 @@ def test_a_resumed_fit_has_the_same_anchor_and_correction(trainer, digits, tmp_p
     assert ClientModule.load_from_checkpoint(tmp_path / "half.ckpt").corrected == corrected
 
 
-def test_head_only_training_does_not_change_the_features(trainer, digits):
-    train = digits.train()
+def test_head_only_training_does_not_change_the_features(trainer, batch):
     client = small(trained="head", optimizer=OptimizerSettings(lr=1e-2))
     before = copy.deepcopy(client.state_dict())
-    trainer(max_epochs=2).fit(client, loader(train.inputs, train.labels))
+    trainer(max_epochs=2).fit(client, loader(*batch()))
     changed = {key for key, value in client.state_dict().items() if not value.equal(before[key])}
     assert changed == {"model.head.weight", "model.head.bias"}  # BatchNorm's statistics included
 
 
-def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
+def test_it_round_trips_through_a_checkpoint(trainer, batch, tmp_path):
     sgd = OptimizerSettings("sgd", lr=0.1, momentum=0.9, weight_decay=1e-4)
-    client, path = small(mu=0.1, trained="head", optimizer=sgd), tmp_path / "c.ckpt"
-    data = loader(digits.train().inputs[:64], digits.train().labels[:64])
-    again = assert_round_trips(trainer(), client, data, path)
+    client = small(mu=0.1, trained="head", optimizer=sgd)
+    path = tmp_path / "c.ckpt"
+    again = assert_round_trips(trainer(), client, loader(*batch(64)), path)
     assert (again.mu, again.head_only) == (0.1, True)
     content = torch.load(path)
     recorded = content["hyper_parameters"]
@@ -212,11 +207,10 @@ class Own(nn.Module):
         return self.head(self.features(x))
 
 
-def test_a_user_defined_model(trainer, digits, tmp_path):
-    train = digits.train()
+def test_a_user_defined_model(trainer, batch, tmp_path):
     client = ClientModule(Own(), 10)
     fit = trainer()
-    fit.fit(client, loader(train.inputs, train.labels))
+    fit.fit(client, loader(*batch()))
     fit.save_checkpoint(tmp_path / "own.ckpt")
     again = ClientModule.load_from_checkpoint(tmp_path / "own.ckpt", weights_only=True, model=Own())
     assert_same_weights(client, again)
@@ -239,15 +233,15 @@ def test_predictions_are_probabilities(trainer, digits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mu": -1.0}, "mu must be at least 0, but is -1.0"),
-        ({"trained": "tail"}, "'full' or 'head', but is 'tail'"),
+        ({"mu": -1.0}, "mu: got -1.0; expected to be at least 0"),
+        ({"trained": "tail"}, "got 'tail'; expected to be full or head"),
         ({"optimizer": "sgd"}, r"such as OptimizerSettings\('sgd', lr=0.1\), but is 'sgd'"),
         (
             {"model": Own, "num_classes": 9},
             "model must be an object, but is the class Own: create one",
         ),
         ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
-        ({"mu": None}, "mu must be at least 0, but is None"),
+        ({"mu": None}, "mu: got None; expected to be at least 0"),
         ({"model_options": {"num_classes": 3}}, "num_classes is not one of model_options"),
         ({"model": Own(), "model_options": None, "num_classes": 5}, "has 10 outputs, but num_cl"),
     ],

@@ -119,9 +119,9 @@ def test_the_inputs_of_a_model_decide_its_pretraining():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"objective": "previous"}, "objective must be masked or next"),
-        ({"mask_rate": 0.0}, "mask_rate must lie strictly"),
-        ({"mask_rate": 1.0}, "mask_rate must lie strictly"),
+        ({"objective": "previous"}, "objective: got .*; expected to be masked or next"),
+        ({"mask_rate": 0.0}, "mask_rate: got .*; expected to lie strictly"),
+        ({"mask_rate": 1.0}, "mask_rate: got .*; expected to lie strictly"),
         ({"model": "resnet8", "model_options": {"width": 0.125}}, "needs an encoder of text"),
         ({"model": "encoder", "model_options": {"config": CONFIG}}, "has no mask token"),
     ],

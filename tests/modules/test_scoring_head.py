@@ -172,7 +172,7 @@ def test_a_state_without_the_source_of_its_noise_guarantees_nothing():
 
 def test_a_refused_release_costs_nothing_and_one_without_noise_everything():
     head = fitted()
-    with pytest.raises(ValueError, match="epsilon must be positive"):
+    with pytest.raises(ValueError, match=r"epsilon: got .*; expected to be positive"):
         head.release(0, 1e-5)
     assert head.spent == (0, 0)
     assert head.weight is None
@@ -314,9 +314,9 @@ def test_predict_takes_batches_without_labels(trainer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regularization": 0.0}, "lambda must be positive"),
-        ({"tolerance": -1.0}, "tolerance must be at least 0"),
-        ({"norm_bound": "largest"}, "or a positive number, but is 'largest'"),
+        ({"regularization": 0.0}, "lambda: got .*; expected to be positive"),
+        ({"tolerance": -1.0}, "tolerance: got .*; expected to be at least 0"),
+        ({"norm_bound": "largest"}, "got 'largest'; expected to .*or a positive number"),
         ({"norm_bound": 0.0}, "or a positive number"),
     ],
 )
@@ -326,7 +326,7 @@ def test_scoring_head_refuses(options, message):
 
 
 def test_negatives_without_length_give_no_bound():
-    with pytest.raises(ValueError, match=r"among the negatives must be positive .* but is 0\.0"):
+    with pytest.raises(ValueError, match=r"among the negatives: got 0\.0; expected to be positive"):
         ScoringHead().fit_features(torch.ones(2, 3), torch.zeros(2, 3))
 
 

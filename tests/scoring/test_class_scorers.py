@@ -265,9 +265,9 @@ def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": 0.0}, "share must lie strictly between 0 and 1, but is 0.0"),
-        ({"share": 1.0}, "share must lie strictly"),
-        ({"regularization": 0.0}, "lambda must be positive"),
+        ({"share": 0.0}, "share: got 0.0; expected to lie strictly between 0 and 1"),
+        ({"share": 1.0}, "share: got .*; expected to lie strictly"),
+        ({"regularization": 0.0}, "lambda: got .*; expected to be positive"),
         ({"scorer": ClassStatistics()}, "without labels"),
     ],
 )
@@ -277,9 +277,9 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_wrong_options_of_class_statistics_are_refused():
-    with pytest.raises(ValueError, match="releases must be 1, 2 or null, but is 3"):
+    with pytest.raises(ValueError, match="releases: got 3; expected to be 1, 2 or null"):
         ClassStatistics(releases=3)
-    with pytest.raises(ValueError, match="rho must be positive"):
+    with pytest.raises(ValueError, match=r"rho: got .*; expected to be positive"):
         ClassStatistics(second_moment=0.0)
 
 

@@ -126,7 +126,7 @@ def test_partial_whitening_gives_the_documented_variances(whitening):
 
 def test_options_out_of_range():
     for whitening in (-0.1, 1.1):
-        with pytest.raises(ValueError, match=r"whitening must lie in \[0, 1\], but is"):
+        with pytest.raises(ValueError, match=r"whitening: got .*; expected to lie in \[0, 1\]"):
             Whitened(4, whitening)
-    with pytest.raises(ValueError, match="dimensions must be at least 1, but is 0"):
+    with pytest.raises(ValueError, match="dimensions: got 0; expected to be at least 1"):
         Whitened(0)

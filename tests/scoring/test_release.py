@@ -133,7 +133,7 @@ def test_without_noise_it_is_a_copy_without_a_guarantee():
 
 @pytest.mark.parametrize("options", [(0.0, 1e-5), (0.1, 1.0), (2.0, 1e-5, "classical")])
 def test_invalid_options_are_refused(options):
-    with pytest.raises(ValueError, match=r"must be positive|must lie|at most 1 with"):
+    with pytest.raises(ValueError, match=r"to be positive|to lie|at most 1 with"):
         Privacy(*options)
 
 
@@ -235,11 +235,11 @@ def test_a_release_of_sensitivity_0_costs_nothing():
 
 
 def test_totals_refuse():
-    with pytest.raises(ValueError, match="strictly between 0 and 1, but is 1"):
+    with pytest.raises(ValueError, match=r"got 1.0; expected to lie strictly between 0 and 1"):
         spent([record()], 1.0)
-    with pytest.raises(ValueError, match="delta must be at least 1e-300, but is 0"):
+    with pytest.raises(ValueError, match="delta: got 0; expected to be at least 1e-300"):
         gaussian_epsilon(0, 1)
-    with pytest.raises(ValueError, match="multiplier must be positive and finite, but is 0"):
+    with pytest.raises(ValueError, match="multiplier: got 0; expected to be positive and finite"):
         gaussian_epsilon(0.1, 0)
 
 
@@ -269,11 +269,11 @@ def test_parts_of_the_classical_mechanism_cost_less():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sums": "sum"}, "sums must be local or secure, but is 'sum'"),
-        ({"colluders": 0}, "colluders must be at least 1, but is 0"),
-        ({"attempts": 0}, "attempts must be at least 1, but is 0"),
-        ({"count_share": 1.0}, "count_share must lie strictly between 0 and 1, but is 1.0"),
-        ({"count_share": 0.0}, "count_share must lie strictly between 0 and 1, but is 0.0"),
+        ({"sums": "sum"}, "sums: got 'sum'; expected to be local or secure"),
+        ({"colluders": 0}, "colluders: got 0; expected to be at least 1"),
+        ({"attempts": 0}, "attempts: got 0; expected to be at least 1"),
+        ({"count_share": 1.0}, "count_share: got 1.0; expected to lie strictly between 0 and 1"),
+        ({"count_share": 0.0}, "count_share: got 0.0; expected to lie strictly between 0 and 1"),
     ],
 )
 def test_wrong_options_of_sums(options, message):

@@ -204,9 +204,9 @@ def test_a_record_without_finite_features_is_released_as_0(value):
 @pytest.mark.parametrize(
     ("create", "message"),
     [
-        (lambda: paper_scoring(norm_bound="largest"), "a positive number, but is 'largest'"),
-        (lambda: paper_scoring(norm_bound=-1.0), "a positive number, but is -1.0"),
-        (lambda: Logistic(regularization=0.0), "lambda must be positive"),
+        (lambda: paper_scoring(norm_bound="largest"), "got 'largest'; .*a positive number"),
+        (lambda: paper_scoring(norm_bound=-1.0), "got -1.0; expected to .*a positive number"),
+        (lambda: Logistic(regularization=0.0), "lambda: got .*; expected to be positive"),
         (lambda: paper_scoring(norm_bound="private", shrink=True), "set shrink to false, or choo"),
     ],
 )
@@ -217,7 +217,7 @@ def test_options_are_refused(create, message):
 
 def test_a_number_that_public_features_do_not_give():
     zeros = torch.zeros(4, 3)
-    with pytest.raises(ValueError, match=r"among the negatives must be positive .* but is 0\.0"):
+    with pytest.raises(ValueError, match=r"among the negatives: got 0\.0; expected to be positive"):
         paper_scoring().fit_map(zeros, zeros)
 
 
@@ -303,7 +303,7 @@ def test_without_shrinking_or_noise_heads_are_unchanged():
 @pytest.mark.parametrize("name", ["scorer", "feature_map", "calibration"])
 def test_parts_must_be_objects(name):
     """null in YAML, or the class in place of an object of it."""
-    with pytest.raises(ValueError, match=f"{name} must be a .* object, but is None"):
+    with pytest.raises(ValueError, match=f"{name}: got None; expected to be a .* object"):
         FedAUX(**{name: None})
-    with pytest.raises(ValueError, match=f"{name} must be a .* object"):
+    with pytest.raises(ValueError, match=f"{name}: got .*; expected to be a .* object"):
         FedAUX(**{name: Mean})

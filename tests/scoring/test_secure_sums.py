@@ -88,7 +88,7 @@ def test_seeded_noise_is_repeatable_and_fresh_in_every_attempt_and_release():
         (1e6, 4, 1, "4 dimensions with second_moment 1e+06 .* above .* lower second_moment"),
         (0.15, 20_000, 1, "20000 dimensions .* above .* fewer dimensions"),
         (0.15, 17_000, 2, "17000 dimensions has .* above .* fewer dimensions"),
-        (1e-12, 4, 1, "the noise of a client in steps must lie in 4 .* raise second_moment"),
+        (1e-12, 4, 1, "the noise of a client in steps: got .* to lie in 4 .* raise second_moment"),
     ],
 )
 def test_settings_that_no_site_accepts_later_are_refused(rho, dimensions, releases, words):

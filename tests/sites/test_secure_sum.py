@@ -466,7 +466,7 @@ def test_wrong_pins_are_told(pins, match):
 
 def test_colluders_are_at_least_one():
     """A site knows its own noise."""
-    with pytest.raises(ValueError, match="colluders must be at least 1, but is 0"):
+    with pytest.raises(ValueError, match="colluders: got 0; expected to be at least 1"):
         create_members(colluders=0)
 
 

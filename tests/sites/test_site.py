@@ -370,7 +370,7 @@ def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, cap
     fit(tmp_path, federation, data, rounds=1)
     assert [head.client for head in federation.heads] == [1, 2]
     assert len(ledger().entries()) == 2
-    assert "bound must be finite and at least" in capsys.readouterr().out
+    assert "expected to be finite and at least" in capsys.readouterr().out
 
 
 def test_a_stored_release_with_too_little_noise_stays_at_its_site(tmp_path, ledger, monkeypatch):
@@ -585,12 +585,12 @@ def test_a_site_may_lack_classes_and_has_no_other_data():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epsilon_limit": 0.0}, "epsilon_limit must be a positive number"),
-        ({"max_epochs": 0}, "max_epochs must be at least 1, but is 0"),
-        ({"min_batch_size": 0}, "max_batch_size must be at least 1 and in this order"),
+        ({"epsilon_limit": 0.0}, "epsilon_limit: got .*; expected to be a positive number"),
+        ({"max_epochs": 0}, "max_epochs: got 0; expected to be at least 1"),
+        ({"min_batch_size": 0}, "max_batch_size: got .* to be at least 1 and in this order"),
         (
             {"min_batch_size": 8, "max_batch_size": 4},
-            "max_batch_size must be at least 1 and in this order",
+            "max_batch_size: got .*; expected to be at least 1 and in this order",
         ),
     ],
 )

@@ -273,12 +273,12 @@ def test_what_cannot_run_over_sites_is_refused(case, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"names": ["a", "a"]}, "must be different"),
+        ({"names": ["a", "a"]}, "expected to be different"),
         ({"names": ["server"]}, "not 'server'"),
         ({"names": ["a.b"]}, "letters, digits"),
-        ({"names": ["a"], "min_answers": 2}, "min_answers must lie in 1 ... 1"),
-        ({"names": ["a"], "timeout": 0}, "timeout must be positive"),
-        ({"names": ["a"], "wait": -1}, "wait must be at least 0"),
+        ({"names": ["a"], "min_answers": 2}, "min_answers: got .*; expected to lie in 1 ... 1"),
+        ({"names": ["a"], "timeout": 0}, "timeout: got .*; expected to be positive"),
+        ({"names": ["a"], "wait": -1}, "wait: got .*; expected to be at least 0"),
         ({"names": []}, "one or more"),
         ({"names": ["--"]}, "letters, digits"),
         ({"names": ["a" * 64]}, "at most 63"),
@@ -324,7 +324,7 @@ def test_wrong_command_lines_of_sites(tmp_path, capsys):
     )
     init = ["sites", "init", "--server=host", f"--folder={tmp_path / 'sites'}"]
     assert main([*init, "--sites=a,host"]) == 2
-    assert "host must differ from the names of sites" in capsys.readouterr().err
+    assert "host: got 'host'; expected to differ from the names of sites" in capsys.readouterr().err
     assert main([*init, "--sites=a,b"]) == 0
     assert "nvflare provision -p" in capsys.readouterr().out
     assert main([*init, "--sites=a,b"]) == 1  # keeps what is there

@@ -239,7 +239,7 @@ def test_the_limits_of_a_site(tmp_path):
     with pytest.raises(ConfigurationError, match=r"has none \(site-0: .*budget"):
         run(tmp_path, federation, data)
     assert entries() == []
-    with pytest.raises(ValueError, match="epsilon_limit_alone must be a positive number"):
+    with pytest.raises(ValueError, match=r"epsilon_limit_alone: got .* to be a positive number"):
         Limits(epsilon_limit_alone=0.0)
 
 

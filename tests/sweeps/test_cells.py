@@ -75,7 +75,7 @@ def test_cells_that_do_not_parse_are_named(args, message, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--model.local.lr", "0"], "seed=3: local.lr must be a positive number"),
+        (["--model.local.lr", "0"], "seed=3: local.lr: got .*; expected to be a positive number"),
         (["--model.clients", "{resnet9: 2}"], "seed=3: unknown model 'resnet9'"),
     ],
 )

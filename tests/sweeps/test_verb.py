@@ -88,8 +88,8 @@ def test_all_cells_run_once(file, started, capsys):
     ("options", "message"),
     [
         (["--data.alfa", "1"], "there is no option --data.alfa"),
-        (["--data.alpha", "-5", "--dry_run"], "alpha must be positive and finite, but is -5.0"),
-        (["--data.alpha", "-5"], "alpha must be positive and finite, but is -5.0"),
+        (["--data.alpha", "-5", "--dry_run"], "alpha: got -5.0; expected to be positive"),
+        (["--data.alpha", "-5"], "alpha: got -5.0; expected to be positive and finite"),
         (
             ["--trainer.precision", "64"],
             "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 64",

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.images import resize
-from fedaux_pl.data.input_checks import check_setting, check_size
+from fedaux_pl.data.input_checks import check_size
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.data.tokenizer import TextSource
+from fedaux_pl.errors import check_setting
 
 _ASSETS = files("fedaux_pl.data.assets")
 _PARTS = ("private", "test", "auxiliary")
@@ -52,10 +53,11 @@ class Digits(PartSource):
             return None
         with as_file(_ASSETS / "digits.npz") as path, np.load(path) as file:
             chosen = file["part"] == _PARTS.index(self.part if part == "train" else part)
-            images, labels = file["images"][chosen], file["labels"][chosen]
+            images = file["images"][chosen]
+            labels = file["labels"][chosen].astype(np.int64)
         scaled = np.rint(images * (255 / _MAX_PIXEL)).astype(np.uint8)
         inputs = resize(torch.from_numpy(scaled)[:, None], self.size)
-        return Examples(inputs, torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+        return Examples(inputs, torch.from_numpy(labels), tuple("0123456789"))
 
     def auxiliary(self) -> Inputs:
         """The 598 auxiliary images."""
@@ -86,22 +88,24 @@ class Glosses(TextSource):
 
     def load(self, part: str) -> Examples | None:
         """Load a part; there is no validation data."""
-        rows = [(label, text) for split, label, text in _rows() if split == part]
-        labels = torch.tensor([_GLOSS_CLASSES.index(label) for label, _ in rows])
-        texts = [text for _, text in rows]
-        return Examples(self._tokenize(texts), labels, _GLOSS_CLASSES) if texts else None
+        labels, texts = _read_part(part)
+        if not texts:
+            return None
+        numbers = torch.tensor([_GLOSS_CLASSES.index(label) for label in labels])
+        return Examples(self._tokenize(texts), numbers, _GLOSS_CLASSES)
 
     def auxiliary(self) -> Tensor:
         """The 3,000 unlabeled definitions, without those that begin like a training definition.
 
         Truncated to 24 tokens one of them would be a private sample; to 32 tokens none.
         """
-        ids = self._tokenize([text for part, _, text in _rows() if part == "auxiliary"])
+        ids = self._tokenize(_read_part("auxiliary")[1])
         private = set(map(tuple, self.train().inputs[:].tolist()))
         return ids[[tuple(row) not in private for row in ids.tolist()]]
 
 
-def _rows() -> list[list[str]]:
-    """The rows (part, label, text) of the file."""
-    packed = (_ASSETS / "glosses.csv.xz").read_bytes()
-    return list(csv.reader(lzma.decompress(packed).decode().splitlines()))[1:]
+def _read_part(part: str) -> tuple[list[str], list[str]]:
+    """Return the labels and the texts of a part of the file."""
+    lines = lzma.decompress((_ASSETS / "glosses.csv.xz").read_bytes()).decode().splitlines()
+    rows = [row for row in csv.DictReader(lines) if row["part"] == part]
+    return [row["label"] for row in rows], [row["text"] for row in rows]

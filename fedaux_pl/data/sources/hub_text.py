@@ -56,8 +56,9 @@ class _HubText(TextSource):
 
     def load(self, part: str) -> Examples | None:
         """Load a part; there is no validation data, nor test data without labels."""
-        is_there = part == "train" or (part == "test" and self.classes)
-        return self._read(part, labeled=bool(self.classes)) if is_there else None
+        if part == "validation" or (part == "test" and not self.classes):
+            return None
+        return self._read(part, labeled=bool(self.classes))
 
     def auxiliary(self) -> Inputs:
         """The training texts; labels are not read."""
@@ -76,9 +77,14 @@ class _HubText(TextSource):
 
         def read() -> Texts:
             chosen = dataset.select(self.draw.positions(len(dataset), split).tolist())
-            rows = [row for row in chosen if str(row["text"]).strip()]  # without empty texts
-            labels = [str(row["label"]) for row in rows] if labeled else []
-            return Texts([str(row["text"]).strip() for row in rows], labels, [])
+            rows = Texts([], [], [])
+            for row in chosen:
+                text = str(row["text"]).strip()
+                if text:
+                    rows.texts.append(text)
+                    if labeled:
+                        rows.labels.append(str(row["label"]))
+            return rows
 
         return self.load_tokens(key, read, self.classes if labeled else ())
 
@@ -92,18 +98,22 @@ class _HubText(TextSource):
         dataset = self.find(split)
         if dataset is None:  # raises why
             dataset = self.call_library("load_dataset", split=split)
-        needed = ["text", "label"] if self.classes else ["text"]
-        if missing := [name for name in needed if name not in (names := dataset.column_names)]:
-            lacks = f"{self.repo} has no column {', '.join(missing)}; its columns are"
-            raise DataError(f"{lacks} {', '.join(names)}: set `repo` to another copy")
+        for name in ("text", "label") if self.classes else ("text",):
+            if name not in dataset.column_names:
+                raise DataError(
+                    f"{self.repo} has no column {name}; its columns are "
+                    f"{', '.join(dataset.column_names)}: set `repo` to another copy"
+                )
         return dataset
 
     def find(self, split: str) -> Any:
         """Return a part that has been downloaded, without the network; None if there is none."""
         library = self.import_library()
-        settings, logs = library.config, library.utils.logging
-        is_offline, verbosity = settings.HF_HUB_OFFLINE, logs.get_verbosity()
+        settings = library.config
+        is_offline = settings.HF_HUB_OFFLINE
         settings.HF_HUB_OFFLINE = True
+        logs = library.utils.logging
+        verbosity = logs.get_verbosity()
         logs.set_verbosity_error()  # it warns that it takes what has been downloaded
         try:
             return self.call_library("load_dataset", split=split)
@@ -115,9 +125,9 @@ class _HubText(TextSource):
 
     def call_library(self, function: str, **options: Any) -> Any:
         """Call a function of the library; raise a DataNotFoundError if that fails."""
-        call, folder = getattr(self.import_library(), function), str(self.cache_dir)
+        call = getattr(self.import_library(), function)
         try:
-            return call(self.repo, self.config, cache_dir=folder, **options)
+            return call(self.repo, self.config, cache_dir=str(self.cache_dir), **options)
         # a missing repository, a script or no network can raise nearly any exception
         except Exception as error:
             raise DataNotFoundError(

@@ -8,7 +8,6 @@ import torch
 
 from fedaux_pl.data.images import is_image, list_images, open_images
 from fedaux_pl.data.input_checks import (
-    check_setting,
     check_size,
     check_test_data,
     expand,
@@ -18,7 +17,7 @@ from fedaux_pl.data.input_checks import (
 )
 from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
 
@@ -141,16 +140,19 @@ class ImageFolder(PartSource):
         order.sort(key=lambda i: (files[i].label, files[i].client))
         held_out: set[int] = set()
         for _, group in groupby(order, key=lambda i: files[i].label):
-            for count, i in enumerate(group):
-                before, after = (int(n * self.test_fraction + 0.5) for n in (count, count + 1))
+            before = 0
+            for count, i in enumerate(group, 1):
+                after = int(count * self.test_fraction + 0.5)
                 if after > before:
                     held_out.add(i)
+                before = after
         for field in ("label", "client"):
-            kept = {getattr(file, field) for i, file in enumerate(files) if i not in held_out}
-            for i, file in enumerate(files):
-                if getattr(file, field) not in kept:
+            values = [getattr(file, field) for file in files]
+            kept = {value for i, value in enumerate(values) if i not in held_out}
+            for i, value in enumerate(values):
+                if value not in kept:
                     held_out.remove(i)
-                    kept.add(getattr(file, field))
+                    kept.add(value)
         if not held_out:
             raise DataError(
                 f"test_fraction = {self.test_fraction} of {len(files)} images in "
@@ -160,15 +162,18 @@ class ImageFolder(PartSource):
 
     def _list_other(self, root: Path, everything: list[_File]) -> list[_File]:
         """List the images of another folder, with classes and clients of ``everything``."""
-        folders, names = _list_folders(root), set(_classes(everything))
+        folders = _list_folders(root)
+        names = set(_classes(everything))
         has_clients = self.clients is not None and not set(folders) <= names
-        files, clients = _list_files(root, folders, has_clients), {f.client for f in everything}
-        if has_clients and (lost := sorted(set(folders) - clients)):
-            raise DataError(
-                f"client {lost[0]!r} in {root.absolute()} has no training data: its folder is "
-                f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, or "
-                "remove the other"
-            )
+        files = _list_files(root, folders, has_clients)
+        clients = {file.client for file in everything}
+        for name in folders if has_clients else ():
+            if name not in clients:
+                raise DataError(
+                    f"client {name!r} in {root.absolute()} has no training data: its folder is "
+                    f"missing in {self.root.absolute()}, with {shorten(sorted(clients))}; add it, "
+                    "or remove the other"
+                )
         unknown = {file.label for file in files} - names
         if not names or unknown:
             raise DataError(
@@ -180,24 +185,28 @@ class ImageFolder(PartSource):
 
     def _read(self, root: Path, files: list[_File], everything: list[_File]) -> Examples:
         """Read files, with the classes and clients of ``everything`` in ``self.root``."""
-        paths, skip = [file.path for file in files], self.on_error == "skip"
+        paths = [file.path for file in files]
+        skip = self.on_error == "skip"
         form = (self.size, self.channels, self.cache_dir)
         try:
             images, positions = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
         except DataError as error:
             raise DataError(f"{error}{'' if skip else ', or set `on_error: skip`'}") from error
-        if not (names := _classes(everything)):
+        names = _classes(everything)
+        if not names:
             return Examples(images)
         labels = class_indices([files[i].label for i in positions], names)
-        if not any(owners := [files[i].client for i in positions]):
+        clients = [files[i].client for i in positions]
+        if not any(clients):
             return Examples(images, labels, names)
-        if lost := sorted({file.client for file in files} - set(owners)):
+        lost = {file.client for file in files} - set(clients)
+        if lost:
             raise DataError(
-                f"no image of these clients in {root.absolute()} can be read: {shorten(lost)}; "
-                "repair the images, or remove the folders"
+                f"no image of these clients in {root.absolute()} can be read: "
+                f"{shorten(sorted(lost))}; repair the images, or remove the folders"
             )
-        clients = sorted({file.client for file in everything})
-        return Examples(images, labels, names, class_indices(owners, clients), tuple(clients))
+        client_names = tuple(sorted({file.client for file in everything}))
+        return Examples(images, labels, names, class_indices(clients, client_names), client_names)
 
 
 def _classes(files: list[_File]) -> tuple[str, ...]:
@@ -218,9 +227,9 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
     for path in chain(*folders.values()):
         client, *inner = path.relative_to(root).parts
         if len(inner) < 2:
-            must = "with `clients: first_level` images are in <root>/<client>/<class>/"
             raise DataError(
-                f"{path.absolute()} is in no class folder: {must}; move it, or set `clients: null`"
+                f"{path.absolute()} is in no class folder: with `clients: first_level` images are "
+                "in <root>/<client>/<class>/; move it, or set `clients: null`"
             )
         files.append(_File(path, inner[0], client))
     return files
@@ -228,11 +237,11 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
 
 def _note_clients(root: Path, folders: dict[str, list[Path]]) -> None:
     """Tell if the folders of all classes hold folders of the same names, as those of clients do."""
-    if any(own[0].parent == root / name for name, own in folders.items()):
+    if any(files[0].parent == root / name for name, files in folders.items()):
         return  # images lie in the folder of a class: no need to look at all of them
-    inner = {
-        frozenset(p.relative_to(root).parts[1:-1][:1] for p in own) for own in folders.values()
-    }
+    inner = set()
+    for files in folders.values():
+        inner.add(frozenset(file.relative_to(root).parts[1:-1][:1] for file in files))
     names = sorted("".join(parts) for parts in inner.pop())  # "" for images outside of sub-folders
     if len(folders) > 1 and not inner and len(names) > 1 and all(names):
         note(
@@ -258,10 +267,11 @@ def _list_folders(root: Path) -> dict[str, list[Path]]:
             f"{root.absolute()} holds both sub-folders and images (such as {loose[0].name}): move "
             "the images into the sub-folder of their class, or remove them"
         )
-    files = dict(zip((folder.name for folder in folders), list_images(folders), strict=True))
-    if empty := ", ".join(name for name, own in files.items() if not own):
+    files = dict(zip([folder.name for folder in folders], list_images(folders), strict=True))
+    empty = [name for name in files if not files[name]]
+    if empty:
         raise DataError(
-            f"these sub-folders of {root.absolute()} hold no images: {empty}; remove them, or put "
-            "images there"
+            f"these sub-folders of {root.absolute()} hold no images: {', '.join(empty)}; remove "
+            "them, or put images there"
         )
     return files

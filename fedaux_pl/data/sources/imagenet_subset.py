@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import tensor
+from torch import arange, tensor
 
 from fedaux_pl.data.images import list_images, open_images
-from fedaux_pl.data.input_checks import check_setting, check_size, expand, not_found
+from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError
+from fedaux_pl.errors import DataError, check_setting
 
 SUBSETS = {
     "Animals": "n00015388",
@@ -61,12 +61,13 @@ class ImageNetSubset(Source):
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
-        found = self._list_images()
-        labels = [label for label, own in enumerate(found.values()) for _ in own]
+        folders = self._list_images()
+        files = list(chain(*folders.values()))
         form = (self.size, 3, self.cache_dir)
-        files = list(chain(*found.values()))
         images, _ = open_images(files, self.root, *form, on_disk=self.on_disk)
-        return Examples(images, tensor(labels), _names([folder.name for folder in found]))
+        counts = tensor([len(group) for group in folders.values()])
+        labels = arange(len(counts)).repeat_interleave(counts)
+        return Examples(images, labels, _names([folder.name for folder in folders]))
 
     def image_bytes(self) -> int:
         """The bytes of all images of the subset at ``size``."""
@@ -75,10 +76,13 @@ class ImageNetSubset(Source):
     def _list_images(self) -> dict[Path, list[Path]]:
         """Return the files of each class folder."""
         folders = self.class_folders()
-        found = dict(zip(folders, list_images(folders), strict=True))
-        if empty := [folder.absolute() for folder, own in found.items() if not own]:
-            raise DataError(f"the class folder {empty[0]} holds no images: complete or remove it")
-        return found
+        files = dict(zip(folders, list_images(folders), strict=True))
+        for folder in folders:
+            if not files[folder]:
+                raise DataError(
+                    f"the class folder {folder.absolute()} holds no images: complete or remove it"
+                )
+        return files
 
     def class_folders(self) -> list[Path]:
         """The folders of the classes of the subset, sorted by WordNet id."""
@@ -121,22 +125,25 @@ def _lemmas() -> list[str]:
 
 def _row(wnid: str) -> int:
     """Return the row of an id in the table, or raise a ValueError."""
-    is_id, synsets = bool(re.fullmatch(r"n\d{8}", wnid)), _array("synset")
+    synsets = _array("synset")
+    is_id = re.fullmatch(r"n\d{8}", wnid) is not None
     row = int(np.searchsorted(synsets, int(wnid[1:]))) if is_id else len(synsets)
-    if row == len(synsets) or synsets[row] != int(wnid[1:]):
-        raise ValueError(f"{wnid!r} is no noun's id in WordNet 3.0, such as n02084071 (dog)")
+    is_there = row < len(synsets) and synsets[row] == int(wnid[1:])
+    expected = "be the id of a noun in WordNet 3.0, such as n02084071 (dog)"
+    check_setting("subset", wnid, is_there, expected)
     return row
 
 
 @cache
 def hyponyms(wnid: str) -> frozenset[str]:
     """Return the WordNet ids of all kinds and instances of a noun, at any depth, with its own."""
-    child, parent = _array("child"), _array("parent")
-    found = newest = _array("synset")[[_row(wnid)]]
+    newest = _array("synset")[[_row(wnid)]]
+    synsets = newest
     while len(newest):
-        newest = np.setdiff1d(child[np.isin(parent, newest)], found)
-        found = np.concatenate([found, newest])
-    return frozenset(f"n{offset:08d}" for offset in found.tolist())
+        children = _array("child")[np.isin(_array("parent"), newest)]
+        newest = np.setdiff1d(children, synsets)
+        synsets = np.concatenate([synsets, newest])
+    return frozenset(f"n{offset:08d}" for offset in synsets.tolist())
 
 
 def lemma(wnid: str) -> str:

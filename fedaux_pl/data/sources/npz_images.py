@@ -26,7 +26,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.data.source import Examples, PartSource
-from fedaux_pl.errors import DataError, FedauxError
+from fedaux_pl.errors import DataError, FedauxError, check_setting
 
 Convert = Callable[[NDArray[Any]], Tensor]
 """Turns rows of an array into inputs, each row by itself."""
@@ -78,10 +78,8 @@ class NpzImages(PartSource):
         self.path = Path(path).expanduser()
         self.test_path = expand(test_path) or self.path
         self.arrays: dict[str, str | None] = {**{n: n for n in _ARRAYS}, **(arrays or {})}
-        if unknown := [name for name in self.arrays if name not in _ARRAYS]:
-            raise ValueError(
-                f"arrays must give names to {', '.join(_ARRAYS)}, but has {unknown[0]!r}"
-            )
+        is_known = set(self.arrays) == set(_ARRAYS)
+        check_setting("arrays", arrays, is_known, f"give names to {', '.join(_ARRAYS)}")
         self.size = None if size is None else check_size(size)
 
     @property
@@ -91,8 +89,11 @@ class NpzImages(PartSource):
 
     def image_bytes(self) -> int:
         """The bytes of all arrays; of images that are scaled, before that."""
-        found = [entry for path in {self.path, self.test_path} for entry in _entries(path).values()]
-        return sum(e.stat().st_size if isinstance(e, Path) else e.file_size for e in found)
+        total = 0
+        for path in {self.path, self.test_path}:
+            for entry in _entries(path).values():
+                total += entry.stat().st_size if isinstance(entry, Path) else entry.file_size
+        return total
 
     def auxiliary(self) -> Inputs:
         """The training images; their labels are not read and may be missing."""
@@ -104,13 +105,15 @@ class NpzImages(PartSource):
         part = "val" if part == "validation" else part
         if part == "val" and not self._has("val_x", path):
             return None
-        array, where = f"{part}_client", self._where(f"{part}_y", path)
-        labels, inputs = self._labels(f"{part}_y", path), self._images(f"{part}_x", path)
-        clients = self._read(array, path) if self._has(array, path) else None
-        owners = name_clients(clients, len(inputs), self._where(array, path))
+        labels = self._labels(f"{part}_y", path)
+        inputs = self._images(f"{part}_x", path)
+        array = f"{part}_client"
+        values = self._read(array, path) if self._has(array, path) else None
+        clients = name_clients(values, len(inputs), self._where(array, path))
+        where = self._where(f"{part}_y", path)
         names = self._classes(labels, where)
         try:
-            return Examples(inputs, number_labels(labels, names), names, **owners)
+            return Examples(inputs, number_labels(labels, names), names, **clients)
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
 
@@ -134,7 +137,8 @@ class NpzImages(PartSource):
         if self.class_order:
             return tuple(self.class_order)
         if self._has("train_y", self.path):
-            labels, where = self._labels("train_y", self.path), self._where("train_y", self.path)
+            labels = self._labels("train_y", self.path)
+            where = self._where("train_y", self.path)
         return distinct_classes(labels, f"those of {where}")
 
     def _where(self, array: str, path: Path) -> str:
@@ -147,7 +151,8 @@ class NpzImages(PartSource):
 
     def _entry(self, array: str, path: Path) -> Path | zipfile.ZipInfo:
         """Return an array that must be there."""
-        name, entries = self.arrays[array], _entries(path)
+        name = self.arrays[array]
+        entries = _entries(path)
         if name is None or name not in entries:
             raise DataError(
                 f"{path.absolute()} holds no array {name!r}; its arrays are "
@@ -185,9 +190,10 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
     Rows are read by position and not through a memory map: mapped pages count as resident memory,
     and a file that becomes shorter would kill the process.
     """
-    begin, end = 0, None
+    begin = 0
     if isinstance(entry, Path):
         path = entry
+        end = path.stat().st_size
     elif entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
@@ -199,22 +205,22 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
             file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
             begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
         end = begin + entry.file_size
-    form = np.lib.format
     with path.open("rb") as file:
         opened = file_state(file.fileno())
         file.seek(begin)
-        is_old = form.read_magic(file) == (1, 0)
-        read_header = form.read_array_header_1_0 if is_old else form.read_array_header_2_0
+        read_header = np.lib.format.read_array_header_2_0
+        if np.lib.format.read_magic(file) == (1, 0):
+            read_header = np.lib.format.read_array_header_1_0
         shape, is_fortran, dtype = read_header(file)
         data = file.tell()
     kind = f"{dtype} of shape {shape}"
     if is_fortran or dtype.hasobject or not math.prod(shape):
         raise ValueError(f"expected numbers in C order, but got {kind}")
     size = math.prod(shape[1:]) * dtype.itemsize
-    if (needed := shape[0] * size) > (room := (end or opened[1]) - data):
+    if shape[0] * size > end - data:
         raise DataError(
-            f"{path.absolute()} is shorter than it says: its array ({kind}) has {needed:,} "
-            f"bytes, but {room:,} are there: copy or write it again"
+            f"{path.absolute()} is shorter than it says: its array ({kind}) has "
+            f"{shape[0] * size:,} bytes, but {end - data:,} are there: copy or write it again"
         )
 
     def read(rows: Rows) -> Tensor:
@@ -226,11 +232,12 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
                 check_unchanged(path, file_state(file.fileno()), opened)
                 for start, stop in zip([0, *breaks], [*breaks, len(rows)], strict=True):
                     file.seek(data + int(rows[start]) * size)  # neighbors are read at once
-                    part = view[start * size : stop * size]
-                    while len(part):  # one call reads at most 2 GiB
-                        if not (count := file.readinto(part)):
+                    missing = view[start * size : stop * size]
+                    while len(missing):  # one call reads at most 2 GiB
+                        count = file.readinto(missing)
+                        if not count:
                             raise OSError("it has become shorter")
-                        part = part[count:]
+                        missing = missing[count:]
         except OSError as error:
             raise DataError(f"{path.absolute()} cannot be read anymore: {error}") from error
         return convert(result)

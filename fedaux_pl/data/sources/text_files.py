@@ -27,7 +27,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
 from fedaux_pl.data.tokenizer import Texts, TextSource
-from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError
+from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError, check_setting
 
 _DECOMPRESSORS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -79,8 +79,8 @@ class TextDraw:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit must be at least 1, or null for all, but is {self.limit}")
+        is_allowed = self.limit is None or self.limit >= 1
+        check_setting("limit", self.limit, is_allowed, "be at least 1, or null for all")
 
     def positions(self, count: int, part: str) -> Tensor:
         """Return the sorted positions of the texts of a part: ``train``, ``test`` or ``all``."""
@@ -174,9 +174,10 @@ class TextFiles(TextSource):
         other = self.test_path if part == "test" else self.validation_path
         if other is None and not (part == "test" and self.draw.test_fraction):
             return None
-        path, client = other or self.path, self.layout.client
-        has_clients = client is not None and has_column(path, client)
-        layout = replace(self.layout, client=client if has_clients else None)
+        path = other or self.path
+        layout = self.layout
+        if layout.client is not None and not has_column(path, layout.client):
+            layout = replace(layout, client=None)
         classes = self.class_order or self.train().classes
         return self._read(path, layout, "all" if other else part, classes)
 
@@ -189,13 +190,14 @@ class TextFiles(TextSource):
             "columns": f"Columns({columns}, sentences={layout.sentences!r})",
             "part": part,
             "drawn": repr((self.draw.limit, self.draw.test_fraction, self.draw.seed)),
-            **({} if layout.client is None else {"client": layout.client}),
         }
+        if layout.client is not None:
+            key["client"] = layout.client
 
         def read() -> Texts:
-            found = read_texts(path, layout)
-            chosen = self.draw.positions(len(found.texts), part).tolist()
-            return Texts(*([values[i] for i in chosen] if values else [] for values in found))
+            rows = read_texts(path, layout)
+            chosen = self.draw.positions(len(rows.texts), part).tolist()
+            return Texts(*([column[i] for i in chosen] if column else [] for column in rows))
 
         return self.load_tokens(key, read, classes)
 
@@ -211,7 +213,10 @@ def read_texts(
     Rows without a text are skipped with a note, empty lines of .txt files silently; with
     ``keep_empty`` both are kept as "". ``remedy`` says what to change if the file lacks a column.
     """
-    texts, labels, clients, empty = [], [], [], []
+    texts = []
+    labels = []
+    clients = []
+    empty = []
     for line, text, label, client in _rows(path, layout, remedy):
         if not text and not keep_empty:
             empty.append(line)
@@ -219,8 +224,8 @@ def read_texts(
         for name, value in ((layout.label, label), (layout.client, client)):
             if name is not None and not value:
                 raise DataError(f"{path.absolute()} has no {name} in line {line}: add it")
-        parts = _SENTENCE_BREAK.split(text) if layout.sentences else [text]
-        texts += [part for part in parts if part or keep_empty]
+        sentences = _SENTENCE_BREAK.split(text) if layout.sentences else [text]
+        texts += [sentence for sentence in sentences if sentence or keep_empty]
         labels.append(label)
         clients.append(client)
     if not any(texts):
@@ -274,7 +279,8 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
-            if delimiter := _DELIMITERS.get(_suffix(path)):
+            delimiter = _DELIMITERS.get(_suffix(path))
+            if delimiter is not None:
                 reader = csv.DictReader(lines, delimiter=delimiter)
                 if not reader.fieldnames:
                     raise ValueError("its first line must name the columns")
@@ -293,12 +299,14 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
     # a damaged file can raise nearly any exception in the decompressors
     except Exception as error:
         advice = ": save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        problem = f"{path.absolute()} cannot be read as text ({reason_of(error)}){advice}"
-        raise DataError(problem) from error
+        raise DataError(
+            f"{path.absolute()} cannot be read as text ({reason_of(error)}){advice}"
+        ) from error
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
-    compressed, count = path.stat().st_size, 0
+    compressed = path.stat().st_size
+    count = 0
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
             raise ValueError(f"a line of {_MAX_LINE} characters or more: split it")
@@ -317,13 +325,18 @@ def _read_row(
     if not isinstance(row, Mapping):
         raise ValueError(f"line {line} is no JSON object of columns")
     names = [name for name in (*layout.columns, layout.label, layout.client) if name is not None]
-    if missing := [name for name in names if name not in row]:
-        existing = shorten([str(name) for name in row if name is not None])
-        lacks = f"{path.absolute()} has no column {', '.join(map(repr, missing))} in line {line}"
-        raise DataError(f"{lacks}; its columns are {existing}: {remedy}")
-    values = {name: "" if row[name] is None else str(row[name]).strip() for name in names}
-    text = " ".join(value for value in map(values.get, layout.columns) if value)
-    label, client = (values[name] if name else "" for name in (layout.label, layout.client))
+    values: dict[str | None, str] = {None: ""}
+    for name in names:
+        if name not in row:
+            existing = shorten([str(column) for column in row if column is not None])
+            raise DataError(
+                f"{path.absolute()} has no column {name!r} in line {line}; its columns are "
+                f"{existing}: {remedy}"
+            )
+        values[name] = "" if row[name] is None else str(row[name]).strip()
+    text = " ".join(filter(None, map(values.get, layout.columns)))
+    label = values[layout.label]
+    client = values[layout.client]
     if "\0" in label + client:  # which separates names in the cache
         raise ValueError(f"line {line} has a null character in a label or a client")
     try:

@@ -18,7 +18,6 @@ from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import first_line
 from fedaux_pl.files import user_cache
 
-_OPEN_ERRORS = (RuntimeError, OSError, EOFError)  # raised by torchvision for damaged files
 _STL10_CLASSES = (
     *("airplane", "bird", "car", "cat", "deer"),
     *("dog", "horse", "monkey", "ship", "truck"),
@@ -62,11 +61,10 @@ class _Torchvision(PartSource):
         """Open a part that is there; raise a DataNotFoundError if that fails."""
         try:
             return self._dataset(self.root, **options)
-        except _OPEN_ERRORS as error:
+        except (RuntimeError, OSError, EOFError) as error:  # of damaged files
             what = f"{type(self).__name__} cannot be read ({first_line(error)}) from"
-            raise not_found(
-                what, self.root, "Delete the damaged files and download them"
-            ) from error
+            remedy = "Delete the damaged files and download them"
+            raise not_found(what, self.root, remedy) from error
 
 
 class _Archived(_Torchvision):
@@ -182,7 +180,8 @@ class STL10(_Archived):
         """Load a part, or the ``unlabeled`` images; there is no validation data."""
         if part == "validation":
             return None
-        folder, is_labeled = self.root / datasets.STL10.base_folder, part != "unlabeled"
+        folder = self.root / datasets.STL10.base_folder
+        is_labeled = part != "unlabeled"
         files = [folder / f"{part}_{kind}.bin" for kind in ("Xy" if is_labeled else "X")]
         fetch_missing(self.downloads([part]))
         key: dict[str, str | int] = {"kind": f"stl10-{part}", "root": str(self.root.absolute())}
@@ -190,9 +189,10 @@ class STL10(_Archived):
 
         def build() -> dict[str, Tensor]:
             loaded = self._open(split=part)
-            images = {"images": resize(torch.from_numpy(loaded.data), self.size)}
-            labels = torch.from_numpy(loaded.labels.astype(np.int64))
-            return {**images, "labels": labels} if is_labeled else images
+            tensors = {"images": resize(torch.from_numpy(loaded.data), self.size)}
+            if is_labeled:
+                tensors["labels"] = torch.from_numpy(loaded.labels.astype(np.int64))
+            return tensors
 
         tensors = cached(user_cache(), key, build)
         labels = tensors.get("labels")

@@ -16,10 +16,6 @@ BEGAN_IN = "# relative paths are below "
 """How the first line of a run's config.yaml begins; the folder in which the run began follows."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 _SWEEPS = "paper"  # the folder of sweep files, which fit does not take
-_FORMER = {  # former names, and what to give instead
-    "privacy/no_noise": "privacy/paper_no_noise",
-    "scoring/no_noise": "scoring/paper with --model.algorithm.privacy.epsilon null",
-}
 _OF_SWEEPS = ("axes", "grids")
 _PATH = re.compile(r"(\w+_)?(root|path)|cache_dir|tokenizer|source")  # options that hold one
 
@@ -110,8 +106,6 @@ def _find_config(value: str) -> str:
     packaged = FOLDER / (name if name.endswith(_SUFFIXES) else f"{name}.yaml")
     if packaged.is_file():
         return str(packaged)
-    if former := _FORMER.get(name.removesuffix(".yaml")):
-        raise ConfigurationError(f"config {value} is now {former}: give that instead")
     if value.endswith(_SUFFIXES):
         return value  # the parser says that there is no such file
     names = config_names()

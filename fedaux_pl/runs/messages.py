@@ -7,6 +7,7 @@ from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
 
+from fedaux_pl._version import __version__
 from fedaux_pl.errors import did_you_mean
 from fedaux_pl.runs.config_files import config_names
 
@@ -19,6 +20,7 @@ _TYPES = {
     "NoneType": "null",
     "str": "text",
 }
+_ALL_OPTIONS = f"all options of {__version__}:"
 _QUICKSTART = "or a file such as --config quickstart"
 # Messages that do not name a value, and their replacements.
 _REWRITTEN = {
@@ -44,10 +46,6 @@ _REWRITTEN = {
     ),
     # what a class refuses when it is created
     r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
-    r"unrecognized arguments: --compare_plain.*": (
-        "benchmark has no option compare_plain any more: leave it out; a test compares rounds with "
-        "a plain PyTorch loop"
-    ),
     r"No supported gpu backend found!": (
         "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose auto "
         "or cpu"
@@ -66,23 +64,6 @@ _SYNONYMS = {
     "method": "model.algorithm",
     "rounds": "trainer.max_epochs",
     "seed": "seed_everything",
-}
-# Former options, and what they are called now.
-_RENAMED = {
-    "data.negatives": "data.negative_fraction",
-    "data.validation": "data.validation_fraction",
-    "model.train": "model.trained",
-    **{
-        f"model.pretraining.{name}": f"model.pretraining.views.{name}"
-        for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
-    },
-}
-# Former options of classes; others that moved to an object, as privacy.epsilon, kept their names.
-_RENAMED_IN_CLASSES = {
-    "secret_noise": "secret",
-    "test_share": "test_fraction",
-    "client_column": "client",
-    **dict.fromkeys(("images", "labels", "test_images", "test_labels", "clients"), "arrays"),
 }
 
 
@@ -136,21 +117,18 @@ def clarify(
     if owners:
         owned = ".".join(keys[: len(owners)])
         chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
-        show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
+        show_help = " ".join([_ALL_OPTIONS, prog, *chosen, f"--{owned}.help {owners[-1]}"])
         unknown = r"(?:Option '|Group '([\w.]+)' .* option '|unrecognized arguments: --)([\w.]+)"
         if match := re.search(unknown, message):
             option = ".".join(filter(None, match.groups()))
             same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
             own = list(_parameters(roots, owned, owners[-1]))
-            current = _RENAMED_IN_CLASSES.get(option, option)
-            if now := [new for new in own if new.rpartition(".")[2] == current]:
-                return f"{owned}.{option} is now {owned}.{now[0]}"
             meant = same[0] if same and "." in option else did_you_mean(option, own)
-            return f"{owned}: {owners[-1]} has no option {option}{meant}; all options: {show_help}"
+            return f"{owned}: {owners[-1]} has no option {option}{meant}; {show_help}"
         if missing := re.search(r"arguments are required: (.*)", message):
             first = missing[1].split(",")[0]
             what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
-            return f"{owned}: {what}; all options: {show_help}"
+            return f"{owned}: {what}; {show_help}"
     value = re.search(r"(?:Got|Given) value: (.*)", reason)
     allowed = meanings.get(key) or _allowed_values(reason)
     if not (key and value and allowed):
@@ -203,8 +181,6 @@ def _unknown_option(
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
     if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
-    if new := _RENAMED.get(name.removeprefix("--")):
-        return f"{name} is now {new}"
     last = re.split(r"[.-]", name)[-1]
     known = _SYNONYMS.get(last, last).rpartition(".")[2]
     same = [option for option in options if re.split(r"[.-]", option)[-1] == known]
@@ -212,7 +188,7 @@ def _unknown_option(
     same = same or list(dict.fromkeys(o for o in of_classes if end != "." and o.endswith(end)))
     meant = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, options)
     root = re.match(r"(?:--)?(model|data)", name)
-    show_help = f"; all options: {prog} --{root[1]}.help" if root else ""
+    show_help = f"; {_ALL_OPTIONS} {prog} --{root[1]}.help" if root else ""
     return f"there is no option {name}{meant}{show_help}"
 
 

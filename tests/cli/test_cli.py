@@ -433,7 +433,5 @@ def test_public_names_are_there():
     for name in fedaux_pl.__all__:
         assert getattr(fedaux_pl, name) is not None
     assert dir(fedaux_pl) == sorted(fedaux_pl.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Centralised': it is now Centralized"):
+    with pytest.raises(AttributeError, match="no attribute 'Centralised' in version "):
         _ = fedaux_pl.Centralised
-    with pytest.raises(AttributeError, match="no attribute 'FedFoo'"):
-        _ = fedaux_pl.FedFoo

@@ -10,13 +10,7 @@ import yaml
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs.config_files import (
-    _FORMER,
-    BEGAN_IN,
-    FOLDER,
-    complete_configs,
-    config_names,
-)
+from fedaux_pl.runs.config_files import BEGAN_IN, FOLDER, complete_configs, config_names
 from fedaux_pl.runs.parser import FederationCLI
 
 pytestmark = pytest.mark.usefixtures("without_figures")
@@ -63,15 +57,6 @@ def test_an_unknown_name(elsewhere, capsys):
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "one of bf16, fast, fast_text, fedaux_resnet8" in message
-
-
-@pytest.mark.parametrize("value", ["{}", "configs/{}.yaml"])
-def test_a_former_name_is_refused_with_the_new_one(value, elsewhere):
-    for former, new in _FORMER.items():
-        with pytest.raises(ConfigurationError, match=f"{former}.* is now {new}"):
-            complete_configs(["--config", value.format(former)])
-        assert former not in config_names()
-        assert new.split()[0] in config_names()
 
 
 def test_all_configurations_are_part_of_the_package():

@@ -142,7 +142,7 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
     ]
-    if tokenizer := federation.get("input_format"):
+    if tokenizer := federation["input_format"]:
         rows.append(("tokenizer", _inline(tokenizer)))
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)

@@ -45,7 +45,7 @@ def predict(args: Sequence[str]) -> Path:
         parser.error("give either --images PATH or --texts FILE")
     _, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
-    text_format = federation.get("input_format", {})  # empty if it was trained on images
+    text_format = federation["input_format"]  # empty if it was trained on images
     kind, other = ("texts", "images") if text_format else ("images", "texts")
     if options[kind] is None:
         raise ConfigurationError(f"this run was trained on {kind}: give --{kind}, not --{other}")

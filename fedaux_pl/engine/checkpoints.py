@@ -153,6 +153,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
         )
+    check_format(checkpoint["federation"])
     return checkpoint
 
 
@@ -175,13 +176,12 @@ def _saved(path: Path) -> str:
     return "there is no earlier one: make room in trainer.default_root_dir, or choose another"
 
 
-def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a run with these settings cannot resume from a checkpoint.
+def check_resumable(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigurationError if a run with these settings cannot resume one with those saved.
 
     The private data of a checkpoint from another machine cannot be compared: a warning says so.
     """
-    check_format(content)
-    if _check_same(content["settings"], settings):
+    if _check_same(saved, settings):
         rank_zero_warn(
             "the checkpoint comes from another machine, whose key of fingerprints is not here: "
             "whether this run has the same private data and test data cannot be checked"

@@ -72,7 +72,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
             "clients must name architectures with at least 1 client each, such as "
             f"{{'resnet8': 20}}, but is {clients!r}"
         )
-    check_choice("trained", given["train"], get_args(TrainedPart))
+    check_choice("trained", given["trained"], get_args(TrainedPart))
     check_choice("optimizer_state", given["optimizer_state"], ("reset", "carry"))
     check_choice("batchnorm", given["batchnorm"], get_args(BatchNormStatistics))
     if not is_int(given["seed"], 0):

@@ -47,7 +47,7 @@ class TrainingSettings:
     min_epochs: ClassVar[int] = 1
     min_batch_size: ClassVar[int] = 1
     recorded: ClassVar[str] = "epochs batch_size optimizer lr momentum weight_decay"
-    """The options that are recorded at their defaults, too: those of version 0.8."""
+    """The options that are recorded at their defaults, too: the key of a kept h_0 has them."""
 
     epochs: int = 1
     batch_size: int = 32
@@ -107,7 +107,7 @@ class TrainingSettings:
     def plain(self) -> dict[str, Any]:
         """Return the values that checkpoints, cache keys and ``from_plain`` have.
 
-        Options that version 0.8 did not have are left out at their defaults.
+        Options that ``recorded`` lacks are left out at their defaults.
         """
         values, recorded = asdict(self), self.recorded.split()
         unset = [f.name for f in fields(self) if values[f.name] == f.default]
@@ -242,7 +242,7 @@ class Pretraining(TrainingSettings):
         check_language_modeling(self.objective, self.mask_rate)
 
     def plain(self) -> dict[str, Any]:
-        """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
+        """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""
         values = super().plain()
         values |= values.pop("views")
         return values

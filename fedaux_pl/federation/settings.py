@@ -200,12 +200,12 @@ class Distillation(RoundTraining):
     lr: float = 5e-5
     temperature: float = 1.0
     hard_labels: float = 0.0
-    min_share: float | None = None  # cells of sweeps of 0.9.0 have no such option
+    min_share: float = 0.0
 
     def _check_options(self) -> None:
         super()._check_options()
         check_positive(temperature=self.temperature)
-        check_decay(min_share=self.min_share or 0.0)
+        check_decay(min_share=self.min_share)
         if not (isinstance(self.hard_labels, int | float) and 0 <= self.hard_labels <= 1):
             raise ValueError(f"hard_labels must lie in [0, 1], but is {self.hard_labels!r}")
 

@@ -100,10 +100,6 @@ def test_options_without_classes(key):
     ("args", "expected"),
     [
         (["other=Foo"], "model.other must be one of Euclidean, Minkowski, or the import path of "),
-        (
-            ["algorithm=Clusters", "algorithm.distance=Foo"],
-            "model.algorithm.distance must be one ",
-        ),
         (["algorithm=Clusters", "algorithm.distance=Foo"], ", but is Foo"),
         (
             ["algorithm=own.Method"],
@@ -232,7 +228,6 @@ def refused(capsys, *args):
             "--data={negatives: 0.5}",
             "no option data.negatives (did you mean data.negative_fraction",
         ),
-        ("--model.algorithm=Centralised", "but is Centralised (did you mean Centralized?)"),
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
@@ -266,7 +261,6 @@ def refused(capsys, *args):
             "--model.clients={resnet: 3}",
             f"model 'resnet' (did you mean resnet8?); pass one of {', '.join(model_names())}",
         ),
-        ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
         ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
         ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
         (
@@ -274,31 +268,23 @@ def refused(capsys, *args):
             "model.local must be a mapping such as {name: value}, or an option of ",
         ),
         ("--model.local.epochs=0", "local.epochs must be an integer of at least 1, but is 0"),
-        (f"--model.local.batch_size={10**20}", f"is {10**20} (at most 2147483647 is allowed)"),
         ("--model.local.lr=1e300", "lr must be a positive number, but is 1e+300 (at most 1e+30 is"),
         ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
         ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
         ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
         ("--trainer.callbacks=Foo", "trainer.callbacks must be one of BestCheck"),
         ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
-        ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
         ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
         ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
-        ("--model.algorithm=FedFoo", f"must be one of {', '.join(METHODS)}, "),
         ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
         ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
         ("--model.metrics=f1", "model.metrics must be a list such as '[f1, auroc]'"),
         ("--model.clients=20", "like {resnet8: 20} (a space follows the colon), but is 20"),
-        (
-            "--model.algorithm.privacy.epsilon=0",
-            "positive and finite, at least 1e-05, but is 0.0",
-        ),
         ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
         (
             "--model.algorithm.norm_bound=foo",
             "algorithm.norm_bound must be a number, negatives, unit or private, but is foo",
         ),
-        ("--model.algorithm.scorer=Median", "scorer must be one of ClassCounts, ClassStatistics, "),
         (
             "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
             f"model.algorithm.scorer: Mean has no option regularization; {ALL_OPTIONS} "

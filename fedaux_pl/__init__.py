@@ -35,11 +35,6 @@ _NAMES = {
     "scoring": "Privacy",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
-_FORMER = {
-    "AuxiliaryDataModule": "a plain DataLoader",
-    "Centralised": "Centralized",
-    "LanguageModelling": "LanguageModeling",
-}
 
 __all__ = ["__version__", *_ROOMS]
 
@@ -47,8 +42,7 @@ __all__ = ["__version__", *_ROOMS]
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"fedaux_pl.{_ROOMS[name]}"), name)
-    new = f": it is now {_FORMER[name]}" if name in _FORMER else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{new}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r} in version {__version__}")
 
 
 def __dir__() -> list[str]:

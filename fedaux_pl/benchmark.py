@@ -93,7 +93,9 @@ class RoundClock(FederationCallback):
         self.epochs: defaultdict[str, list[float]] = defaultdict(list)  # by architecture
         self.rounds: list[float] = []
         self.validations: list[float] = []  # 0 in a round without validation
-        self._epoch_started = self._started = self._validation_started = 0.0
+        self._epoch_started = 0.0
+        self._started = 0.0
+        self._validation_started = 0.0
 
     def on_pretraining_epoch(
         self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
@@ -140,18 +142,22 @@ def summarize(
     host_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     epochs = {f"pre-training {name}": seconds for name, seconds in clock.epochs.items()}
     # the seconds of each stage in each round; 0 in a round without it
-    rounds = {s: [e.get(f"seconds/{s}", 0.0) for e in federation.history] for s in _STAGES}
+    rounds: dict[str, list[float]] = {}
+    for name in _STAGES:
+        rounds[name] = [entry.get(f"seconds/{name}", 0.0) for entry in federation.history]
     rounds["validation"] = clock.validations
     known = [sum(laps) for laps in zip(*rounds.values(), strict=True)]
-    rest = [whole - part for whole, part in zip(clock.rounds, known, strict=True)]
+    rest = [whole - stages for whole, stages in zip(clock.rounds, known, strict=True)]
     rounds |= {"logs, checkpoint": rest, "whole round": clock.rounds}
     stages = {name: _spread(seconds[1:]) for name, seconds in epochs.items()}  # after a warm-up
     for stage in stages.values():
         views = 2 if len(federation.data.input_shape) == 3 else 1  # two of an image by SimCLR
         samples = federation.data.pretraining_samples  # type: ignore[attr-defined]
         stage["views_per_second"] = views * samples / stage["seconds"]["median"]
-    counted = {name: [s for s in laps[warmup:] if s] for name, laps in rounds.items()}
-    stages |= {name: _spread(laps) for name, laps in counted.items() if laps}
+    for name, laps in rounds.items():
+        counted = list(filter(None, laps[warmup:]))
+        if counted:
+            stages[name] = _spread(counted)
     first = {**epochs, **{name: laps for name, laps in rounds.items() if all(laps)}}
     before = federation.preparation_seconds - sum(map(sum, epochs.values()))
     return {
@@ -189,7 +195,9 @@ def _spread(laps: Sequence[float]) -> dict[str, Any]:
 
 def format_table(summary: Mapping[str, Any]) -> str:
     """Format a summary: the machine, a table of the stages, memory and the start."""
-    machine, memory, start = summary["machine"], summary["memory"], summary["start"]
+    machine = summary["machine"]
+    memory = summary["memory"]
+    start = summary["start"]
     width = max(24, 1 + max(map(len, summary["stages"])))
     lines = [
         f"{machine['device']}, {machine['cores']} CPU cores, {machine['threads']} threads, "
@@ -200,20 +208,23 @@ def format_table(summary: Mapping[str, Any]) -> str:
         f"{'stage':{width}}{'seconds':>28}",
     ]
     for name, stage in summary["stages"].items():
-        laps, views = stage["seconds"], stage.get("views_per_second")
+        laps = stage["seconds"]
+        views = stage.get("views_per_second")
         seconds = f"{laps['median']:.4g} ({laps['min']:.4g} to {laps['max']:.4g})"
         rate = "" if views is None else f"    {views:,.0f} views per second"
         lines.append(f"{name:{width}}{seconds:>28}{rate}")
     lines += ["", f"host memory at most {_bytes(memory['host_peak_bytes'])}"]
     if memory["device_peak_bytes"] is not None:
-        device, reserved = (_bytes(memory[f"device_{k}_bytes"]) for k in ("peak", "reserved"))
+        device = _bytes(memory["device_peak_bytes"])
+        reserved = _bytes(memory["device_reserved_bytes"])
         lines[-1] += f", device memory at most {device} ({reserved} reserved)"
     seconds = f"{start['preparation_seconds']:.3g}"
     lines.append(f"before the first round, without pre-training: {seconds} s")
-    if extra := [f"{name} {s:.3g} s" for name, s in start["extra_seconds"].items()]:
+    extra = [f"{name} {seconds:.3g} s" for name, seconds in start["extra_seconds"].items()]
+    if extra:
         lines.append(f"the first epoch or round takes longer by: {', '.join(extra)}")
-    for kind, part in start["prepared"].items():
-        lines.append(f"  {kind}: {part['count']}, {part['seconds']:.3g} s in all")
+    for kind, prepared in start["prepared"].items():
+        lines.append(f"  {kind}: {prepared['count']}, {prepared['seconds']:.3g} s in all")
     return "\n".join(lines)
 
 

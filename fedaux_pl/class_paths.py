@@ -24,10 +24,10 @@ def import_class(path: str, base: type) -> Any:
     kind = getattr(module, name, None)
     if not _is_class(kind, base):
         known = [other for other, member in vars(module).items() if _is_class(member, base)]
-        wanted = f"class of a {base.__module__.partition('.')[0]} {base.__name__}"
-        got = "does not exist" if kind is None else f"is no {wanted}"
         meant = did_you_mean(name, known)
-        raise ImportError(f"{name} {got} in {module_name}{meant}; name a {wanted}")
+        expected = f"class of a {base.__module__.partition('.')[0]} {base.__name__}"
+        got = "does not exist" if kind is None else f"is no {expected}"
+        raise ImportError(f"{name} {got} in {module_name}{meant}; name a {expected}")
     return kind
 
 

@@ -39,8 +39,10 @@ class UsageError(ConfigurationError):
 
 EXPECTED = (FedauxError, FloatingPointError, OSError)
 """The errors that are told in one line, without a traceback."""
-INTERRUPTED, TERMINATED = 130, 143
-"""The exit status after Ctrl-C, and after SIGTERM."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+TERMINATED = 143
+"""The exit status after SIGTERM."""
 
 
 def first_line(error: BaseException) -> str:

@@ -38,9 +38,9 @@ def create_folder(folder: Path, private: bool = False) -> None:
     if an earlier version has created them.
     """
     folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
-    for own in (state_folder(), user_cache()):
-        if own in (folder, *folder.parents) and own.stat().st_uid == os.getuid():
-            own.chmod(0o700)
+    for closed in (state_folder(), user_cache()):
+        if folder.is_relative_to(closed) and closed.stat().st_uid == os.getuid():
+            closed.chmod(0o700)
 
 
 def write_atomically(
@@ -144,7 +144,8 @@ def locked(
     """
     create_folder(path.parent)
     with path.open("ab") as file:
-        started, called = time.monotonic(), -math.inf
+        started = time.monotonic()
+        called = -math.inf
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

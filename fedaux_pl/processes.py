@@ -58,7 +58,8 @@ class Processes:
 
     def part(self, count: int) -> slice:
         """Return which of ``count`` samples belong to this process; contiguous, perhaps none."""
-        start, end = (count * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        start = count * self.rank // self.world_size
+        end = count * (self.rank + 1) // self.world_size
         return slice(start, end)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -67,16 +68,16 @@ class Processes:
             return list(tensors)
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors])  # promotes the dtypes
         dist.all_reduce(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        sums = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [
-            part.view(tensor.shape).to(tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
+            total.view(tensor.shape).to(tensor.dtype)
+            for total, tensor in zip(sums, tensors, strict=True)
         ]
 
     def in_order(
         self,
         order: Sequence[_K],
-        own: Collection[_K],
+        local: Collection[_K],
         compute: Callable[[_K], Sequence[Tensor]],
         like: Callable[[_K], Sequence[Tensor]],
     ) -> Iterator[tuple[_K, Sequence[Tensor]]]:
@@ -84,13 +85,15 @@ class Processes:
 
         A sum over the items then has the same rounding errors whatever the number of processes.
         A process computes its next item before it waits for those of the others, and has at most
-        two items in memory. Every process must iterate to the end. An item is the ``own`` of one
+        two items in memory. Every process must iterate to the end. An item is ``local`` in one
         process; ``like`` returns tensors of the same shapes and dtypes, for an item of any process.
         """
         if self.world_size == 1:
             yield from ((item, compute(item)) for item in order)
             return
-        owner = {item: rank for rank, items in enumerate(self.gather(list(own))) for item in items}
+        owner: dict[_K, int] = {}
+        for rank, items in enumerate(self.gather(list(local))):
+            owner |= dict.fromkeys(items, rank)
         computed = (compute(item) for item in order if owner[item] == self.rank)
         upcoming = next(computed, ())
         for item in order:
@@ -112,9 +115,12 @@ class Processes:
             for rank, content in enumerate(gathered)
         ]
 
-    def merge(self, own: Mapping[_K, _T]) -> dict[_K, _T]:
+    def merge(self, entries: Mapping[_K, _T]) -> dict[_K, _T]:
         """Return the union of all processes' entries, which must have different keys."""
-        return {key: value for part in self.gather(own) for key, value in part.items()}
+        union: dict[_K, _T] = {}
+        for gathered in self.gather(entries):
+            union |= gathered
+        return union
 
     def broadcast(self, value: _T) -> _T:
         """Return the value of the first process; those of the others are ignored."""
@@ -132,9 +138,9 @@ class Processes:
             flat = torch.cat([tensor.detach().flatten() for tensor in group.values()])
             flat = flat.to(self.device)
             dist.broadcast(flat, source)
-            parts = torch.split(flat, [tensor.numel() for tensor in group.values()])
-            for (i, tensor), part in zip(group.items(), parts, strict=True):
-                received[i] = part.view(tensor.shape)
+            chunks = torch.split(flat, [tensor.numel() for tensor in group.values()])
+            for (i, tensor), chunk in zip(group.items(), chunks, strict=True):
+                received[i] = chunk.view(tensor.shape)
         return [received[index] for index in range(len(tensors))]
 
     def _unpickled(self, content: Any) -> Any:

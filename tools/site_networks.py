@@ -1,6 +1,6 @@
 """Network namespaces for a server and its sites, with links that delay, lose, slow down or are cut.
 
-For ``python -m tests.sites.network_faults``; needs root, Linux, iproute2 and nftables. Each site
+For ``python -m tools.network_faults``; needs root, Linux, iproute2 and nftables. Each site
 has a namespace ``fx-N`` and a TUN link to the namespace of the server, ``fx-server``. A thread of
 this process moves the packets, so that a delay needs no netem. Loss is by nftables (numgen), rate
 by tc (tbf), at both ends. Nothing outside these namespaces is changed.

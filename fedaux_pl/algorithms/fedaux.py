@@ -8,6 +8,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Ensemble, Released
 from fedaux_pl.algorithms.class_teacher import class_holders, send_classifier, teach_classes
 from fedaux_pl.algorithms.feddf import FedDF
+from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
@@ -72,7 +73,7 @@ class FedAUX(FedDF):
         shrink: bool = True,
         remember: bool = True,
         discount: float = 1.0,
-        max_absent: int | None = None,
+        max_absent: int = MAX_ABSENT,
     ) -> None:
         super().__init__(
             pretrained=True, remember=remember, discount=discount, max_absent=max_absent

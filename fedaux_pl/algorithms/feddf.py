@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
+from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.functional import SoftLabelSum
 
 _LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
@@ -20,8 +21,8 @@ class FedDF(Algorithm):
             they took part; false is the paper's method.
         discount: The factor on the weight of an absent client for every round of its absence,
             above 0 and at most 1.
-        max_absent: The most clients that are remembered, by default 1,000; beyond it, the longest
-            absent ones are forgotten, of one round's clients any.
+        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
+            forgotten, of one round's clients any.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -35,7 +36,7 @@ class FedDF(Algorithm):
         pretrained: bool = False,
         remember: bool = False,
         discount: float = 1.0,
-        max_absent: int | None = None,
+        max_absent: int = MAX_ABSENT,
     ) -> None:
         super().__init__(pretrained)
         if not 0 < discount <= 1:
@@ -44,15 +45,14 @@ class FedDF(Algorithm):
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
-        if max_absent is not None and not (remember and max_absent >= 1):
+        if max_absent < 1 or (max_absent != MAX_ABSENT and not remember):
             raise ValueError(
                 f"max_absent must be at least 1, and needs remember true, but is {max_absent} with "
                 f"remember {str(remember).lower()}"
             )
-        if max_absent is not None:  # checkpoints and cells of sweeps of 0.9.0 have no such option
-            self.max_absent = max_absent
         self.remember = remember
         self.discount = discount
+        self.max_absent = max_absent
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""

@@ -49,20 +49,23 @@ def export(args: Sequence[str]) -> Path:
     add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
     add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
     options = parser.parse_args(list(args))
-    formats, output = options.format.split(","), Path(options.output)
-    if unknown := [name for name in formats if name not in FORMATS]:
-        parser.error(f"format must be one of {', '.join(FORMATS)}, but is {unknown[0]!r}")
+    output = Path(options.output)
+    formats = options.format.split(",")
+    for name in formats:
+        if name not in FORMATS:
+            parser.error(f"format must be one of {', '.join(FORMATS)}, but is {name!r}")
     checkpoint, loaded = load_run(options.run, options)
     is_used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if is_used and not options.overwrite:
         raise ConfigurationError(
             f"{output.absolute()} is not empty: add --overwrite, or give --output another folder"
         )
-    if "onnx" in formats and (missing := [n for n in ("onnx", "onnxscript") if not find_spec(n)]):
+    if "onnx" in formats and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigurationError(
-            f"the format onnx needs {' and '.join(missing)}: run `pip install 'fedaux-pl[onnx]'`"
+            "the format onnx needs onnx and onnxscript: run `pip install 'fedaux-pl[onnx]'`"
         )
-    federation, models = loaded["federation"], trained_models(loaded)
+    federation = loaded["federation"]
+    models = trained_models(loaded)
     graph = to_onnx(models, federation) if "onnx" in formats else b""
     for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
         for path in output.glob(pattern):
@@ -87,7 +90,8 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     Its input is called ``inputs`` and its output ``probabilities``; the batch size is free. The
     names of the classes are a JSON list in its metadata, ``classes``.
     """
-    if (statistics := federation["settings"]["batchnorm"]) != "running":
+    statistics = federation["settings"]["batchnorm"]
+    if statistics != "running":
         raise ConfigurationError(
             "ONNX normalizes with running statistics, but this run was evaluated with batchnorm "
             f"{statistics!r}: export safetensors"
@@ -117,33 +121,36 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
 
 def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
     """Return a README.md about the models of a checkpoint, given its entry ``federation``."""
-    settings, classes = federation["settings"], federation["classes"]
-    data, algorithm = settings["data"], dict(settings["algorithm"])
-    private, is_image = data.get("private"), len(federation["input_shape"]) == 3
+    settings = federation["settings"]
+    classes = federation["classes"]
+    data = settings["data"]
+    algorithm = dict(settings["algorithm"])
+    method = algorithm.pop("method")
+    rounds = int(_last_round(federation)["round"])
+    is_image = len(federation["input_shape"]) == 3
     shape = "x".join(map(str, federation["input_shape"]))
     clients = ", ".join(f"{count} x {name}" for name, count in settings["clients"].items())
     role = f"{settings['participation']:.0%} take part in a round"
     if not algorithm.pop("trains_clients", True):
         count = "two releases" if len(federation["releases"]) > 1 else "one release"
         role = f"each sends {count} and no model"
-    split = f"{data.get('num_clients')} given clients"
-    if data.get("alpha") is not None:
+    split = f"{data['num_clients']} given clients"
+    if data["alpha"] is not None:
         split = f"split over {data['num_clients']} clients by Dirichlet(alpha = {data['alpha']:g})"
-    method, rounds = algorithm.pop("method"), int(_last_round(federation)["round"])
     rows = [
         ("method", f"{method}, {counted(rounds, 'round')}"),
         ("weights", f"{checkpoint}, after round {rounds}"),
         ("settings of the method", _inline(algorithm)),
         ("clients", f"{clients}; {role}"),
-        ("private data", f"{private}, {split}"),
-        ("auxiliary data", data.get("auxiliary") or "none"),
+        ("private data", f"{data['private']}, {split}"),
+        ("auxiliary data", data["auxiliary"] or "none"),
         ("accuracy", _accuracy(federation)),
         ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
     ]
-    if tokenizer := federation.get("input_format"):
-        rows.append(("tokenizer", _inline(tokenizer)))
+    if federation["input_format"]:
+        rows.append(("tokenizer", _inline(federation["input_format"])))
     privacy = "\n".join(f"- {line}" for line in federation["privacy"])
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
     modules = dict.fromkeys(filter(None, map(module_of, settings["clients"])))
@@ -152,7 +159,7 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
 library_name: fedaux-pl
 ---
 
-# {method} on {private}
+# {method} on {data["private"]}
 
 Trained by federated learning with fedaux-pl {__version__}.
 
@@ -175,12 +182,14 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _accuracy(federation: Mapping[str, Any]) -> str:
-    last, settings = _last_round(federation), federation["settings"]
+    last = _last_round(federation)
+    settings = federation["settings"]
     kind, part = ("val/accuracy", "validation") if "val/accuracy" in last else ("accuracy", "test")
     if kind not in last:
         return "not measured"
-    text = f"{last[kind]:.2%} on the {part} data of {settings['data'].get('private')}"
-    each = [f"{n} {last[k]:.2%}" for n in settings["clients"] if (k := f"{kind}/{n}") in last]
+    text = f"{last[kind]:.2%} on the {part} data of {settings['data']['private']}"
+    names = [name for name in settings["clients"] if f"{kind}/{name}" in last]
+    each = [f"{name} {last[f'{kind}/{name}']:.2%}" for name in names]
     if len(each) > 1:
         text += f", by the ensemble ({', '.join(each)} alone)"
     if settings["batchnorm"] == "batch":

@@ -45,7 +45,7 @@ def predict(args: Sequence[str]) -> Path:
         parser.error("give either --images PATH or --texts FILE")
     _, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
-    text_format = federation.get("input_format", {})  # empty if it was trained on images
+    text_format = federation["input_format"]  # empty if it was trained on images
     kind, other = ("texts", "images") if text_format else ("images", "texts")
     if options[kind] is None:
         raise ConfigurationError(f"this run was trained on {kind}: give --{kind}, not --{other}")
@@ -62,13 +62,14 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
     """Read the texts of a file; a row of the file without a text is not predicted."""
     remedy = "give --column and the name of the text column"
     layout = TextLayout(text=list(columns), label=None)
-    found = read_texts(path, layout, remedy, keep_empty=True).texts
+    texts = read_texts(path, layout, remedy, keep_empty=True).texts
     tokenize = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"])
-    filled = [index for index, text in enumerate(found) if text]
-    empty = len(found) - len(filled)
+    filled = [index for index, text in enumerate(texts) if text]
+    empty = len(texts) - len(filled)
     note = f" ({empty} without a text have empty rows)" if empty else ""
-    inputs, names = tokenize([found[index] for index in filled]), range(len(found))
-    return Samples(inputs, filled, {"row": names, "text": found}, f"{len(found)} texts{note}")
+    inputs = tokenize([texts[index] for index in filled])
+    names = {"row": range(len(texts)), "text": texts}
+    return Samples(inputs, filled, names, f"{len(texts)} texts{note}")
 
 
 def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Samples:
@@ -90,15 +91,15 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
         return Samples(inputs, rows, {"image": rows}, f"{len(inputs)} images")
     files = []
     for path in paths:
-        own = list_images([path])[0] if path.is_dir() else [path]
-        if not own:
+        images = list_images([path])[0] if path.is_dir() else [path]
+        if not images:
             raise DataNotFoundError(f"No image files were found in {path.absolute()}")
-        if not is_image(own[0]):
+        if not is_image(images[0]):
             raise DataError(
                 f"images must be image files and folders of them, or one npz file, but {path} is "
                 "none"
             )
-        files += own
+        files += images
     channels, height, width = shape
     if height != width:
         raise DataError(

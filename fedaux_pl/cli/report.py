@@ -58,7 +58,8 @@ def publish(folder: Path, title: str, items: Sequence["Item"], **parts: Any) -> 
     for item in items:
         if isinstance(item, TableItem):
             print(f"{item.caption}\n\n{to_text(item, width)}\n")
-    if (status := report.status).done:
+    status = report.status
+    if status.done:
         lines = [f"  {line}" for line in status.missing]
         if len(lines) > _PRINTED:
             lines[_PRINTED:] = [f"  and {len(lines) - _PRINTED} more lines, which index.html lists"]

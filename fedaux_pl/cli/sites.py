@@ -64,7 +64,8 @@ def _pin(args: list[str]) -> None:
         parser.error("give one of --name and --certificates")
     from fedaux_pl.sites.secure_sum import pin, signing_key  # raises without fedaux-pl[sites]
 
-    if (name := options.name) is None:
+    name = options.name
+    if name is None:
         from fedaux_pl.sites.transport import certificate_name  # NVFlare takes seconds
 
         name = certificate_name(options.certificates)
@@ -103,7 +104,8 @@ def site(args: Sequence[str]) -> SiteCLI:
     cli = SiteCLI("site", args)
     options = cli.config_init
     limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
-    name, kit = transport.certificate_name(options.certificates), options.certificates
+    kit = options.certificates
+    name = transport.certificate_name(kit)
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
     Site(cli.model, limits, serve, name, options.server)
     try:

@@ -35,19 +35,21 @@ __all__ = ["benchmark", "export", "fit", "predict", "pretrain", "test", "validat
 def fit(args: Sequence[str]) -> FederationCLI:
     """Run or resume a federation."""
     cli = FederationCLI("fit", args)
-    sites, root = cli.config_init.sites, Path(cli.trainer.default_root_dir)
+    root = Path(cli.trainer.default_root_dir)
+    sites = cli.config_init.sites
     with nullcontext() if sites is None else connect(cli.model, cli.datamodule, sites, root):
         _run(cli, cli.trainer.fit)
     history = cli.model.history
     if not history or cli.trainer.interrupted:
         return cli
-    outcome, measured = f"{_name(cli)}: {_describe_rounds(history)}", last_measured(history)
+    outcome = f"{_name(cli)}: {_describe_rounds(history)}"
+    measured = last_measured(history)
     if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
         cli.checkpoint = Path(cli.best.best_model_path)
         _run(cli, cli.trainer.test, verbose=False)
-        accuracy, best = cli.trainer.callback_metrics["accuracy"], len(cli.model.history)
-        outcome += f"\nTest accuracy of best.ckpt, of round {best}: {float(accuracy):.1%}"
         measured = _measured(cli)
+        best = len(cli.model.history)
+        outcome += f"\nTest accuracy of best.ckpt, of round {best}: {measured['accuracy']:.1%}"
     if cli.trainer.is_global_zero:
         print(outcome)
         _print_details(cli, measured)
@@ -79,7 +81,8 @@ def _print_details(cli: FederationCLI, measured: Mapping[str, float]) -> None:
 def _describe_rounds(history: Sequence[Mapping[str, float]]) -> str:
     """Say how accurate the last round is and the best, on validation data if there are any."""
     for name, data in (("val/accuracy", "validation"), ("accuracy", "test")):
-        if measured := [entry[name] for entry in history if name in entry]:
+        measured = [entry[name] for entry in history if name in entry]
+        if measured:
             best = f"best over rounds on the {data} data {max(measured):.1%}"
             return f"{name.replace('val/', 'validation ')} {measured[-1]:.1%} ({best})"
     return "accuracy not measured"
@@ -146,7 +149,8 @@ class BenchmarkCLI(FederationCLI):
     def before_instantiate_classes(self) -> None:
         """Write all output of the run to a temporary folder."""
         for name, minimum in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
-            if (value := self.config[name]) < minimum:
+            value = self.config[name]
+            if value < minimum:
                 self.parser.error(f"{name} must be at least {minimum}, but is {value}")
         if self.config.ckpt_path is not None:
             self.parser.error("benchmark cannot resume a run: leave out ckpt_path")
@@ -161,8 +165,8 @@ class BenchmarkCLI(FederationCLI):
         settings.max_epochs = self.config.warmup + self.config.rounds
         settings.logger = settings.logger is not False
         super().before_instantiate_classes()
-        self.clock, report = RoundClock(), FederationReport(images=False)
-        self.trainer_defaults["callbacks"][:1] = [self.clock, report]
+        self.clock = RoundClock()
+        self.trainer_defaults["callbacks"][:1] = [self.clock, FederationReport(images=False)]
 
 
 def benchmark(args: Sequence[str]) -> dict[str, Any]:

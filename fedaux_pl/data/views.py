@@ -249,7 +249,7 @@ class ViewSettings:
     @classmethod
     def pop_from(cls, values: dict[str, Any]) -> Self:
         """Take the settings out of plain values, among which checkpoints have them."""
-        return cls(**{f.name: values.pop(f.name) for f in fields(cls) if f.name in values})
+        return cls(**{field.name: values.pop(field.name) for field in fields(cls)})
 
 
 class SimCLRViews(nn.Module):

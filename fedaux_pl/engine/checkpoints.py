@@ -54,8 +54,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def finish(self) -> None:
         """Wait for the file that is being written; raise an OSError if that failed."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
+        if self._pending is not None:
+            pending = self._pending
+            self._pending = None
             pending.result()
 
     def teardown(self) -> None:
@@ -107,18 +108,20 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
     """
     if ckpt_path is None:
         return None
-    folder, remedy = Path(ckpt_path), "give the folder of a run, or a checkpoint"
-    if ckpt_path == "last":
-        folder, remedy = root, f"{remedy}, or start a run with `fedaux-pl fit` and no --ckpt_path"
-    elif folder.is_file():
+    folder = root if ckpt_path == "last" else Path(ckpt_path)
+    if folder.is_file():
         return folder
-    elif not folder.is_dir():
+    if ckpt_path != "last" and not folder.is_dir():
         raise ConfigurationError(
             f"there is no checkpoint at {folder.absolute()}: give a checkpoint, the folder of a "
             "run, or 'last'"
         )
-    if (newest := find_last(folder)) is None:
-        raise ConfigurationError(f"there is no last.ckpt below {folder.absolute()}: {remedy}")
+    newest = find_last(folder)
+    if newest is None:
+        raise ConfigurationError(
+            f"there is no last.ckpt below {folder.absolute()}: give the folder of a run, or a "
+            "checkpoint, or start a run with `fedaux-pl fit` and no --ckpt_path"
+        )
     return newest
 
 
@@ -138,7 +141,7 @@ def find_last(root: Path) -> Path | None:
     """Return the newest ``last.ckpt`` below a folder, if there is one."""
     written: dict[Path, int] = {}
     for path in root.rglob("last.ckpt"):
-        if any(part.startswith(".") for part in path.relative_to(root).parts):
+        if any(name.startswith(".") for name in path.relative_to(root).parts):
             continue  # in the scratch folder of a benchmark
         with suppress(FileNotFoundError):  # removed meanwhile
             written[path] = path.stat().st_mtime_ns
@@ -153,6 +156,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
         )
+    check_format(checkpoint["federation"])
     return checkpoint
 
 
@@ -175,13 +179,12 @@ def _saved(path: Path) -> str:
     return "there is no earlier one: make room in trainer.default_root_dir, or choose another"
 
 
-def check_resumable(content: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a run with these settings cannot resume from a checkpoint.
+def check_resumable(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigurationError if a run with these settings cannot resume one with those saved.
 
     The private data of a checkpoint from another machine cannot be compared: a warning says so.
     """
-    check_format(content)
-    if _check_same(content["settings"], settings):
+    if _check_same(saved, settings):
         rank_zero_warn(
             "the checkpoint comes from another machine, whose key of fingerprints is not here: "
             "whether this run has the same private data and test data cannot be checked"
@@ -205,7 +208,8 @@ def _check_same(saved: Mapping[str, Any], requested: Mapping[str, Any], prefix: 
     # Settings of both come first: those of only one follow from another method or architecture.
     common = saved.keys() & requested.keys()
     for name in [*sorted(common), *sorted(saved.keys() ^ requested.keys())]:
-        old, new = saved.get(name), requested.get(name)
+        old = saved.get(name)
+        new = requested.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             other_key |= _check_same(old, new, f"{prefix}{name}.")
         elif have_other_keys(old, new):

@@ -69,7 +69,8 @@ def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[No
         yield
     finally:
         for layer, (momentum, counter) in zip(layers, before, strict=True):
-            layer.momentum, layer.num_batches_tracked = momentum, counter
+            layer.momentum = momentum
+            layer.num_batches_tracked = counter
         for module, mode in modes.items():
             module.training = mode
 
@@ -89,12 +90,12 @@ def predict_logits(
     size = batch_size or prediction_batch_size(model, inputs, statistics)
     # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
     equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
-    parts = split_range(len(inputs), size, equal=equal)
+    ranges = split_range(len(inputs), size, equal=equal)
     trials = without_trials() if len(inputs) < size else nullcontext()
-    batches = read_batches(inputs, [slice(start, end) for start, end, _ in parts])
+    batches = read_batches(inputs, [slice(start, end) for start, end, _ in ranges])
     with evaluating(model, statistics), trials:
         outputs = ((function or model)(batch).float() for batch in batches)
-        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, parts, strict=True)])
+        return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, ranges, strict=True)])
 
 
 def predict_features(
@@ -142,7 +143,7 @@ def split_range(count: int, size: int, *, equal: bool) -> list[tuple[int, int, i
         >>> split_range(5, 2, equal=True)
         [(0, 2, 0), (2, 4, 0), (3, 5, 1)]
     """
-    parts = [(start, min(start + size, count), 0) for start in range(0, count, size)]
+    ranges = [(start, min(start + size, count), 0) for start in range(0, count, size)]
     if equal and count > size and count % size:
-        parts[-1] = count - size, count, size - count % size
-    return parts
+        ranges[-1] = count - size, count, size - count % size
+    return ranges

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -23,16 +24,8 @@ def snapshot(optimizer: Optimizer) -> dict[str, Any]:
     content = optimizer.state_dict()
     for group in content["param_groups"]:
         group["lr"] = float(group["lr"])  # see ``set_lr``
-    return {
-        "state": {
-            index: {
-                name: value.detach().clone() if isinstance(value, Tensor) else value
-                for name, value in entries.items()
-            }
-            for index, entries in content["state"].items()
-        },
-        "param_groups": content["param_groups"],
-    }
+    copy: dict[str, Any] = apply_to_collection(content, Tensor, lambda x: x.detach().clone())
+    return copy
 
 
 @torch.no_grad()
@@ -47,16 +40,20 @@ def restore(optimizer: Optimizer, saved: dict[str, Any] | None) -> None:
     to_zero: list[Tensor] = []
     to_copy: list[tuple[Tensor, Tensor]] = []
     for index, parameter in enumerate(parameters):
-        if own := optimizer.state.get(parameter):
-            for name, value in own.items():
-                if isinstance(value, Tensor):
-                    source = saved_entries.get(index, {}).get(name)
-                    to_zero.append(value) if source is None else to_copy.append((value, source))
-        elif index in saved_entries:
+        source = saved_entries.get(index, {})
+        state = optimizer.state.get(parameter)
+        if not state and source:
             optimizer.state[parameter] = {
                 name: _copy_entry(name, value, parameter, optimizer)
-                for name, value in saved_entries[index].items()
+                for name, value in source.items()
             }
+        for name, value in (state or {}).items():
+            if not isinstance(value, Tensor):
+                continue
+            if name in source:
+                to_copy.append((value, source[name]))
+            else:
+                to_zero.append(value)
     # All at once: on a GPU, launching a kernel for each tensor takes longer than the kernels.
     if to_zero:
         torch._foreach_zero_(to_zero)

@@ -152,7 +152,8 @@ class StageRunner:
         optimizer = create_optimizer(module)
         job.start(module, optimizer)
         self.reset_scaler()
-        loss, steps = math.nan, 0
+        loss = math.nan
+        steps = 0
         with isolated_rng(job.seed):
             for epoch in range(job.epochs):
                 job.batches.set_epoch(epoch)
@@ -197,7 +198,8 @@ class StageRunner:
         if math.isfinite(loss):
             return
         advice = "lower its learning rate"
-        if option := getattr(module, "option", ""):  # see OptimizedModule
+        option = getattr(module, "option", "")  # see OptimizedModule
+        if option:
             lr = module.optimizer_settings.lr  # type: ignore[union-attr]
             advice = f"lower {option}.lr (--model.{option}.lr), which is {lr:g}"
         if self.trainer.precision != "32-true":
@@ -210,7 +212,8 @@ class StageRunner:
 
     def reset_scaler(self) -> None:
         """Reset the GradScaler, whose scale must not depend on the job before."""
-        if (scaler := self.scaler) is not None:
+        scaler = self.scaler
+        if scaler is not None:
             scaler.load_state_dict(type(scaler)(scaler._device).state_dict())
 
     @property

@@ -62,12 +62,12 @@ def check_settings(given: Mapping[str, Any]) -> None:
     is_allowed = is_mapping and all(is_count(count, 1) for count in clients.values())
     expected = "name architectures with at least 1 client each, such as {'resnet8': 20}"
     check_setting("clients", clients, is_allowed, expected)
-    for name, option, known in (
-        ("trained", "train", get_args(TrainedPart)),
-        ("optimizer_state", "optimizer_state", ("reset", "carry")),
-        ("batchnorm", "batchnorm", get_args(BatchNormStatistics)),
+    for name, known in (
+        ("trained", get_args(TrainedPart)),
+        ("optimizer_state", ("reset", "carry")),
+        ("batchnorm", get_args(BatchNormStatistics)),
     ):
-        check_setting(name, given[option], given[option] in known, f"be {' or '.join(known)}")
+        check_setting(name, given[name], given[name] in known, f"be {' or '.join(known)}")
     seed = given["seed"]
     check_setting("seed", seed, is_count(seed, 0), "be an integer of at least 0")
     threads = given["threads"]

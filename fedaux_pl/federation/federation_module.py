@@ -276,9 +276,9 @@ class FederationModule(Students):
     # --- Checkpoints ---------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, by the names that checkpoints have."""
+        """Return the arguments of the constructor."""
         names = list(signature(FederationModule).parameters)[:-1]  # the last one are the metrics
-        given = {"train" if n == "trained" else n: getattr(self, n) for n in names}
+        given = {name: getattr(self, name) for name in names}
         return given | ({"metrics": self.chosen_metrics} if self.chosen_metrics else {})
 
     def settings(self) -> dict[str, Any]:
@@ -338,11 +338,13 @@ class FederationModule(Students):
         is_checked = isinstance(trainer.strategy.checkpoint_io, checkpoints.AtomicCheckpointIO)
         if trainer.ckpt_path is not None and not is_checked:
             checkpoints.check_undamaged(trainer.ckpt_path)
-        # earlier releases did not save the number of threads
-        self.use_threads(content["settings"].setdefault("threads", self.threads))
-        checkpoints.check_resumable(content, self.settings())
-        self.history, self.metrics, self._h0 = content["history"], content["round"], content["h0"]
-        self.data.site_sizes |= content.get("site_sizes", {})
+        checkpoints.check_format(content)
+        self.use_threads(content["settings"]["threads"])
+        checkpoints.check_resumable(content["settings"], self.settings())
+        self.history = content["history"]
+        self.metrics = content["round"]
+        self._h0 = content["h0"]
+        self.data.site_sizes |= content["site_sizes"]
         if self.plan:
             for name, saved in content["releases"].items():
                 step = self.plan[saved["step"]].with_sent(saved["sent"])
@@ -377,10 +379,9 @@ class FederationModule(Students):
             **changed: Arguments of the constructor that replace those of the checkpoint.
         """
         checkpoint = checkpoints.load_checkpoint(Path(checkpoint_path))
-        content, saved = checkpoint["federation"], dict(checkpoint["hyper_parameters"])
-        checkpoints.check_format(content)
-        saved["trained"] = saved.pop("train")
-        saved = {name: value for name, value in saved.items() if name not in changed}
+        content = checkpoint["federation"]
+        hyperparameters = checkpoint["hyper_parameters"]
+        saved = {name: value for name, value in hyperparameters.items() if name not in changed}
         check_imported([*saved.get("clients", {}), *class_paths(saved.get("metrics") or {})])
         federation = cls(**rebuild(saved), **changed)
         for training in (federation.local, federation.distillation):

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer
 
 # A checkpoint is data: it chooses among these kinds of objects, and of classes that are imported.
 _KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration, Privacy)
-# Arguments of methods in checkpoints of version 0.6.0 and earlier ones, and their names in Privacy.
-_FORMER = {name: name for name in ("epsilon", "delta", "mechanism")} | {"secret_noise": "secret"}
 _NOT_SAVED = "not_saved"
 
 
@@ -69,13 +66,9 @@ def rebuild(plain: Any) -> Any:
         )
     if plain.keys() != {"class_path", "init_args"}:
         return entries
-    kind, arguments = _find(str(plain["class_path"])), entries["init_args"]
+    kind = _find(str(plain["class_path"]))
     try:
-        if "privacy" in signature(kind).parameters:
-            arguments.pop("pretrained", None)  # was always true
-            former = {new: arguments.pop(old) for old, new in _FORMER.items() if old in arguments}
-            arguments |= {"privacy": Privacy(**former)} if former else {}
-        return getattr(kind, "from_plain", kind)(**arguments)
+        return getattr(kind, "from_plain", kind)(**entries["init_args"])
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{kind.__name__} cannot be created from the checkpoint ({error}): create the object "

@@ -216,7 +216,7 @@ class Server:
             memory=self.context.carried.memory,
             processes=self.context.processes,
             # evaluations compare the votes of all teachers
-            min_share=(part == "distill" and self.settings.min_share) or 0.0,
+            min_share=self.settings.min_share if part == "distill" else 0.0,
         )
         return self.algorithm.soft_labels(ensemble)
 

@@ -56,7 +56,7 @@ class TrainingSettings:
     min_epochs: ClassVar[int] = 1
     min_batch_size: ClassVar[int] = 1
     recorded: ClassVar[str] = "epochs batch_size optimizer lr momentum weight_decay"
-    """The options that are recorded at their defaults, too: those of version 0.8."""
+    """The options that are recorded at their defaults, too: the key of a kept h_0 has them."""
 
     epochs: int = 1
     batch_size: int = 32
@@ -116,7 +116,7 @@ class TrainingSettings:
     def plain(self) -> dict[str, Any]:
         """Return the values that checkpoints, cache keys and ``from_plain`` have.
 
-        Options that version 0.8 did not have are left out at their defaults.
+        Options that ``recorded`` lacks are left out at their defaults.
         """
         values, recorded = asdict(self), self.recorded.split()
         unset = [f.name for f in fields(self) if values[f.name] == f.default]
@@ -214,13 +214,13 @@ class Distillation(RoundTraining):
     lr: float = 5e-5
     temperature: float = 1.0
     hard_labels: float = 0.0
-    min_share: float | None = None  # cells of sweeps of 0.9.0 have no such option
+    min_share: float = 0.0
 
     def _check_options(self) -> None:
         super()._check_options()
         is_allowed = is_positive(self.temperature)
         check_setting("temperature", self.temperature, is_allowed, "be a positive number")
-        is_allowed = is_fraction(self.min_share or 0.0)
+        is_allowed = is_fraction(self.min_share)
         check_setting("min_share", self.min_share, is_allowed, "lie in [0, 1)")
         is_allowed = is_fraction(self.hard_labels) or self.hard_labels == 1
         check_setting("hard_labels", self.hard_labels, is_allowed, "lie in [0, 1]")
@@ -258,7 +258,7 @@ class Pretraining(TrainingSettings):
         check_language_modeling(self.objective, self.mask_rate)
 
     def plain(self) -> dict[str, Any]:
-        """Return the values as version 0.6 had them, so that its caches and checkpoints fit."""
+        """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""
         values = super().plain()
         values |= values.pop("views")
         return values

@@ -69,11 +69,8 @@ class OptimizerSettings:
 
     def plain(self) -> dict[str, Any]:
         """Return the values by the names that checkpoints and configuration files have."""
-        values = {"optimizer": self.name, **asdict(self)}
-        del values["name"]
-        if self.clip_norm is None:  # as before version 0.9
-            del values["clip_norm"]
-        return values
+        values = asdict(self)
+        return {"optimizer": values.pop("name"), **values}
 
     def create(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Create the optimizer of those parameters that require a gradient."""
@@ -144,12 +141,10 @@ class OptimizedModule(pl.LightningModule):
     @classmethod
     def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the constructor's arguments, of which checkpoints have plain values."""
+        arguments = dict(saved)
         names = ("optimizer", "lr", "momentum", "weight_decay", "clip_norm")
-        others = {name: value for name, value in saved.items() if name not in names}
-        if "train" in others:  # of version 0.6
-            others["trained"] = others.pop("train")
-        values: list[Any] = [saved.get(name) for name in names]
-        return {**others, "optimizer": OptimizerSettings(*values)}
+        values: list[Any] = [arguments.pop(name) for name in names]
+        return {**arguments, "optimizer": OptimizerSettings(*values)}
 
     def configure_optimizers(self) -> Optimizer:
         """Create the optimizer of all parameters that require a gradient."""

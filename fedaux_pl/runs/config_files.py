@@ -16,7 +16,6 @@ BEGAN_IN = "# relative paths are below "
 """How the first line of a run's config.yaml begins; the folder in which the run began follows."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 _SWEEPS = "paper"  # the folder of sweep files, which fit does not take
-_OF_SWEEPS = ("axes", "grids")
 _PATH = re.compile(r"(\w+_)?(root|path)|cache_dir|tokenizer|source")  # options that hold one
 
 
@@ -38,10 +37,10 @@ def complete_configs(args: Sequence[str]) -> list[str]:
         path = _find_config(value)
         complete[position] = prefix + path
         content = _read(Path(path)) if Path(path).is_file() else {}
-        if of_sweep := [key for key in _OF_SWEEPS if key in content]:
+        if "axes" in content or "grids" in content:
             raise ConfigurationError(
                 f"config must be a configuration of one run, but {path} is a file of fedaux-pl "
-                f"sweep (it has {of_sweep[0]}): run fedaux-pl sweep {path}"
+                f"sweep (it has axes or grids): run fedaux-pl sweep {path}"
             )
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
@@ -81,8 +80,8 @@ def _paths_of_run(saved: Path, began: Path) -> list[str]:
     run = saved.parent
     options = [f"--trainer.default_root_dir={run.parents[1]}"] if run.parent.name == "runs" else []
     settings = _read(saved)
-    for part in ("data", "model"):
-        for key, value in _paths(settings.get(part) or {}, part):
+    for root in ("data", "model"):
+        for key, value in _paths(settings.get(root) or {}, root):
             if not Path(value).is_absolute() and (began / value).exists():
                 options.append(f"--{key}={began / value}")
     return options
@@ -118,13 +117,12 @@ def _find_config(value: str) -> str:
 
 def _config_of_run(args: Sequence[str]) -> Path | None:
     """Return the config.yaml of the run whose checkpoint is given, if there is one."""
-    *_, given = None, *(value for _, value in _values(args, "--ckpt_path"))  # the last one counts
-    *_, folder = "logs", *(value for _, value in _values(args, "--trainer.default_root_dir"))
-    root = Path(folder)
+    ckpt_path = _last_value(args, "--ckpt_path", "null")
+    root = Path(_last_value(args, "--trainer.default_root_dir", "logs"))
     has_model = any(argument.startswith("--model") for argument in args)
-    if given == "last" and has_model and find_last(root) is None:
+    if ckpt_path == "last" and has_model and find_last(root) is None:
         return None  # fit begins a new run
-    checkpoint = None if given == "null" else find_checkpoint(given, root)
+    checkpoint = None if ckpt_path == "null" else find_checkpoint(ckpt_path, root)
     if checkpoint is None:
         return None
     saved = checkpoint.absolute().parent.parent / "config.yaml"  # RUN/checkpoints/last.ckpt
@@ -132,6 +130,11 @@ def _config_of_run(args: Sequence[str]) -> Path | None:
         load_checkpoint(checkpoint)  # raises if it is not the checkpoint of a federation
         return None
     return saved
+
+
+def _last_value(args: Sequence[str], option: str, default: str) -> str:
+    """Return the value of an option that counts: the last one."""
+    return [default, *(value for _, value in _values(args, option))][-1]
 
 
 def _values(args: Sequence[str], option: str) -> Iterator[tuple[int, str]]:

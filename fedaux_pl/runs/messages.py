@@ -1,12 +1,13 @@
 """Error messages of the command line: jsonargparse's, rewritten to one line."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from inspect import isabstract, signature
 from itertools import takewhile
 from typing import get_args, get_type_hints
 
+from fedaux_pl._version import __version__
 from fedaux_pl.errors import did_you_mean
 from fedaux_pl.runs.config_files import config_names
 
@@ -19,6 +20,7 @@ _TYPES = {
     "NoneType": "null",
     "str": "text",
 }
+_ALL_OPTIONS = f"all options of {__version__}:"
 _QUICKSTART = "or a file such as --config quickstart"
 # Messages that do not name a value, and their replacements.
 _REWRITTEN = {
@@ -44,10 +46,6 @@ _REWRITTEN = {
     ),
     # what a class refuses when it is created
     r"Does not validate against any.*?Errors:\s+- ((?!Expected |Not a valid )[^\n]*).*": r"\1",
-    r"unrecognized arguments: --compare_plain.*": (
-        "benchmark has no option compare_plain any more: leave it out; a test compares rounds with "
-        "a plain PyTorch loop"
-    ),
     r"No supported gpu backend found!": (
         "trainer.accelerator is gpu, but this machine has no GPU that PyTorch can use: choose auto "
         "or cpu"
@@ -67,23 +65,6 @@ _SYNONYMS = {
     "rounds": "trainer.max_epochs",
     "seed": "seed_everything",
 }
-# Former options, and what they are called now.
-_RENAMED = {
-    "data.negatives": "data.negative_fraction",
-    "data.validation": "data.validation_fraction",
-    "model.train": "model.trained",
-    **{
-        f"model.pretraining.{name}": f"model.pretraining.views.{name}"
-        for name in ("min_scale", "flip", "jitter", "strength", "grayscale")
-    },
-}
-# Former options of classes; others that moved to an object, as privacy.epsilon, kept their names.
-_RENAMED_IN_CLASSES = {
-    "secret_noise": "secret",
-    "test_share": "test_fraction",
-    "client_column": "client",
-    **dict.fromkeys(("images", "labels", "test_images", "test_labels", "clients"), "arrays"),
-}
 
 
 def clarify(
@@ -99,63 +80,108 @@ def clarify(
     allowed values of options whose type does not describe them.
     """
     for pattern, replacement in _REWRITTEN.items():
-        if match := re.fullmatch(pattern, message, re.DOTALL):
+        match = re.fullmatch(pattern, message, re.DOTALL)
+        if match:
             one_line = " ".join(match.expand(replacement).split())
             return one_line.replace('in "<unicode string>",', "at")
-    if missing := re.fullmatch(r"the following arguments are required: ([\w., ]+)", message):
-        names = [f"--{name}" for name in missing[1].split(", ")]
-        remedy = f", {_QUICKSTART}" if re.match("--(model|data)", names[0]) else ""
-        which, them = ("options", "them") if names[1:] else ("option", "it")
-        return f"missing {which} {', '.join(names)}: add {them}{remedy}"
+    match = re.fullmatch(r"the following arguments are required: ([\w., ]+)", message)
+    if match:
+        return _missing_options(match[1].split(", "))
     for pattern in _UNKNOWN_OPTION:
-        if match := re.fullmatch(pattern, message):
+        match = re.fullmatch(pattern, message)
+        if match:
             dashes = "--" if "unrecognized" in pattern else ""  # otherwise it stands in a file
             names = [f"{dashes}{option}" for option in options]
             of_classes = [f"{dashes}{option}" for option in _options_of_classes(roots, options)]
             return _unknown_option(".".join(match.groups()), prog, names, of_classes)
-    if match := re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message):
+    match = re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message)
+    if match:
         names = class_names(roots, match[1])
         return f"--{match[1]}.help takes one of {', '.join(names)}" + did_you_mean(match[2], names)
-    keys = list(dict.fromkeys(re.findall(r'Parser key "([\w.]+)"', message)))
-    key, reason = ".".join(keys), _innermost(message)
-    failed = r"class_path '([\w.]+)':\s+(No module named .*|module '.*' has no attribute .*)"
-    if missing := re.search(failed, message):
-        advice = "correct it" if "attribute" in missing[2] else "add its folder to PYTHONPATH"
-        return f"{key}: cannot import {missing[1]} ({missing[2]}): {advice}"
-    if given := re.search(r"Unable to load config '(.*?)'", message):
+    keys = _unique(re.findall(r'Parser key "([\w.]+)"', message))
+    owners = _unique(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message))
+    key = ".".join(keys)
+    reason = _innermost(message)
+    clear = _failed_import(message, key)
+    if not clear and len(owners) < len(keys):
+        clear = _wrong_class(reason, key, class_names(roots, key))
+    if not clear and owners:
+        clear = _wrong_option(message, prog, roots, options, keys, owners)
+    return clear or _wrong_value(reason, key, meanings) or message
+
+
+def _missing_options(names: Sequence[str]) -> str:
+    needs_more = names[0].startswith(("model", "data"))
+    which, them = ("options", "them") if len(names) > 1 else ("option", "it")
+    listed = ", ".join(f"--{name}" for name in names)
+    return f"missing {which} {listed}: add {them}" + (f", {_QUICKSTART}" if needs_more else "")
+
+
+def _failed_import(message: str, key: str) -> str:
+    """Return the message about a class that cannot be imported, or a value that is no mapping."""
+    pattern = r"class_path '([\w.]+)':\s+(No module named .*|module '.*' has no attribute .*)"
+    match = re.search(pattern, message)
+    if match:
+        advice = "correct it" if "attribute" in match[2] else "add its folder to PYTHONPATH"
+        return f"{key}: cannot import {match[1]} ({match[2]}): {advice}"
+    match = re.search(r"Unable to load config '(.*?)'", message)
+    if match:
         mapping = f"a mapping such as {{name: value}}, or an option of it --{key}.NAME"
-        return f"{key} must be {mapping}, but is {given[1]}"
-    owners = list(dict.fromkeys(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message)))
-    if len(owners) < len(keys) and (names := class_names(roots, key)):
-        allowed = f"one of {', '.join(names)}, or the import path of your own class"
-        if early := re.search(r"value: NestedArg\(key='([\w.]+)'", reason):
-            return f"{key}.{early[1]} needs a class for {key}: add --{key} before it, {allowed}"
-        wrong = r"(?:import path string:|subclass of \w+\. Got value:|Import path) (\S+)"
-        if name := re.search(wrong, reason):
-            return f"{key} must be {allowed}, but is {name[1]}{did_you_mean(name[1], names)}"
-    if owners:
-        owned = ".".join(keys[: len(owners)])
-        chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
-        show_help = " ".join([prog, *chosen, f"--{owned}.help {owners[-1]}"])
-        unknown = r"(?:Option '|Group '([\w.]+)' .* option '|unrecognized arguments: --)([\w.]+)"
-        if match := re.search(unknown, message):
-            option = ".".join(filter(None, match.groups()))
-            same = [f" (did you mean {o}?)" for o in options if o.endswith(f".{option}")]
-            own = list(_parameters(roots, owned, owners[-1]))
-            current = _RENAMED_IN_CLASSES.get(option, option)
-            if now := [new for new in own if new.rpartition(".")[2] == current]:
-                return f"{owned}.{option} is now {owned}.{now[0]}"
-            meant = same[0] if same and "." in option else did_you_mean(option, own)
-            return f"{owned}: {owners[-1]} has no option {option}{meant}; all options: {show_help}"
-        if missing := re.search(r"arguments are required: (.*)", message):
-            first = missing[1].split(",")[0]
-            what = f"{owners[-1]} needs {missing[1]}: add --{owned}.{first}"
-            return f"{owned}: {what}; all options: {show_help}"
+        return f"{key} must be {mapping}, but is {match[1]}"
+    return ""
+
+
+def _wrong_class(reason: str, key: str, names: Sequence[str]) -> str:
+    """Return the message about an option that accepts the classes ``names``, if there are any."""
+    allowed = f"one of {', '.join(names)}, or the import path of your own class"
+    match = re.search(r"value: NestedArg\(key='([\w.]+)'", reason)
+    if names and match:
+        return f"{key}.{match[1]} needs a class for {key}: add --{key} before it, {allowed}"
+    pattern = r"(?:import path string:|subclass of \w+\. Got value:|Import path) (\S+)"
+    match = re.search(pattern, reason)
+    if names and match:
+        return f"{key} must be {allowed}, but is {match[1]}{did_you_mean(match[1], names)}"
+    return ""
+
+
+def _wrong_option(
+    message: str,
+    prog: str,
+    roots: Mapping[str, type],
+    options: Collection[str],
+    keys: Sequence[str],
+    owners: Sequence[str],
+) -> str:
+    """Return the message about an option that the innermost of the classes lacks or needs."""
+    owner = owners[-1]
+    key = ".".join(keys[: len(owners)])
+    chosen = [f"--{'.'.join(keys[: i + 1])} {name}" for i, name in enumerate(owners[:-1])]
+    show_help = " ".join([_ALL_OPTIONS, prog, *chosen, f"--{key}.help {owner}"])
+    unknown = r"(?:Option '|Group '([\w.]+)' .* option '|unrecognized arguments: --)([\w.]+)"
+    match = re.search(unknown, message)
+    if match:
+        option = ".".join(filter(None, match.groups()))
+        meant = did_you_mean(option, _parameters(roots, key, owner))
+        same = [name for name in options if name.endswith(f".{option}")]
+        if same and "." in option:
+            meant = f" (did you mean {same[0]}?)"
+        return f"{key}: {owner} has no option {option}{meant}; {show_help}"
+    match = re.search(r"arguments are required: (([^,\n]*).*)", message)
+    if match:
+        return f"{key}: {owner} needs {match[1]}: add --{key}.{match[2]}; {show_help}"
+    return ""
+
+
+def _wrong_value(reason: str, key: str, meanings: Mapping[str, str]) -> str:
     value = re.search(r"(?:Got|Given) value: (.*)", reason)
     allowed = meanings.get(key) or _allowed_values(reason)
     if not (key and value and allowed):
-        return message
+        return ""
     return f"{key} must be {allowed}, but is {'not set' if value[1] == 'None' else value[1]}"
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 def class_names(roots: Mapping[str, type], key: str) -> list[str]:
@@ -163,8 +189,8 @@ def class_names(roots: Mapping[str, type], key: str) -> list[str]:
 
     These are the imported subclasses of the class in the option's type, a user's own included.
     """
-    found = _classes(roots, key) if "." in key else []
-    is_foreign = {kind.__name__: not kind.__module__.startswith("fedaux_pl.") for kind in found}
+    classes = _classes(roots, key) if "." in key else []
+    is_foreign = {kind.__name__: not kind.__module__.startswith("fedaux_pl.") for kind in classes}
     return sorted(is_foreign, key=lambda name: (is_foreign[name], name))
 
 
@@ -173,27 +199,32 @@ def _classes(roots: Mapping[str, type], key: str) -> list[type]:
     root, *parameters = key.split(".")
     owners = [roots[root]] if root in roots else []
     for name in parameters:
-        hints = [get_type_hints(owner.__init__).get(name) for owner in owners]  # type: ignore[misc]
-        types = {part for hint in hints for part in (get_args(hint) or (hint,))}
-        bases = [t for t in types if isinstance(t, type) and t.__module__ != "builtins"]
+        bases: set[type] = set()
+        for owner in owners:
+            hint = get_type_hints(owner.__init__).get(name)  # type: ignore[misc]
+            types = get_args(hint) or (hint,)
+            bases.update(t for t in types if isinstance(t, type) and t.__module__ != "builtins")
         owners = [subclass for base in bases for subclass in concrete_subclasses(base)]
     return owners
 
 
 def _parameters(roots: Mapping[str, type], key: str, owner: str) -> Iterator[str]:
     """Yield the options of the class of that name which an option accepts."""
-    for kind in (kind for kind in _classes(roots, key) if kind.__name__ == owner):
+    for kind in _classes(roots, key):
+        if kind.__name__ != owner:
+            continue
         for name, parameter in signature(kind).parameters.items():
             yield name
             if is_dataclass(parameter.default):
-                yield from (f"{name}.{part.name}" for part in fields(parameter.default))
+                yield from (f"{name}.{field.name}" for field in fields(parameter.default))
 
 
 def _options_of_classes(roots: Mapping[str, type], keys: Collection[str]) -> Iterator[str]:
     """Yield the options of classes that options accept: model.algorithm.privacy.epsilon."""
-    for key in (key for key in keys if key.startswith(("model.", "data."))):
-        for owner in class_names(roots, key):
-            yield from (f"{key}.{option}" for option in _parameters(roots, key, owner))
+    for key in keys:
+        if key.startswith(("model.", "data.")):
+            for owner in class_names(roots, key):
+                yield from (f"{key}.{option}" for option in _parameters(roots, key, owner))
 
 
 def _unknown_option(
@@ -203,17 +234,20 @@ def _unknown_option(
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
     if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
-    if new := _RENAMED.get(name.removeprefix("--")):
-        return f"{name} is now {new}"
-    last = re.split(r"[.-]", name)[-1]
+    last = _last_word(name)
     known = _SYNONYMS.get(last, last).rpartition(".")[2]
-    same = [option for option in options if re.split(r"[.-]", option)[-1] == known]
-    end = "." + name.removeprefix("--").partition(".")[2]
-    same = same or list(dict.fromkeys(o for o in of_classes if end != "." and o.endswith(end)))
+    same = [option for option in options if _last_word(option) == known]
+    below = name.removeprefix("--").partition(".")[2]
+    if below and not same:
+        same = _unique(option for option in of_classes if option.endswith(f".{below}"))
     meant = f" (did you mean {' or '.join(same)}?)" if same else did_you_mean(name, options)
     root = re.match(r"(?:--)?(model|data)", name)
-    show_help = f"; all options: {prog} --{root[1]}.help" if root else ""
+    show_help = f"; {_ALL_OPTIONS} {prog} --{root[1]}.help" if root else ""
     return f"there is no option {name}{meant}{show_help}"
+
+
+def _last_word(option: str) -> str:
+    return re.split(r"[.-]", option)[-1]
 
 
 def concrete_subclasses(base: type) -> Iterator[type]:
@@ -240,10 +274,12 @@ def _allowed_values(message: str) -> str:
     """Return the expected types in words; empty if one of them is unknown."""
     allowed: dict[str, None] = {}
     for expected in re.findall(r"Expected an? (.+?)(?:\. Got value: .*)?$", message, re.MULTILINE):
-        if literal := re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected):
+        literal = re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected)
+        kind = re.sub(r"<class '(\w+)'>", r"\1", expected)
+        if literal:
             allowed |= dict.fromkeys(re.sub(r"['\"]", "", literal[1]).split(", "))
-        elif (name := re.fullmatch(r"<class '(\w+)'>", expected)) and name[1] in _TYPES:
-            allowed[_TYPES[name[1]]] = None
+        elif kind in _TYPES:
+            allowed[_TYPES[kind]] = None
         else:
             return ""
     *others, last = allowed or [""]

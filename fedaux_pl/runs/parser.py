@@ -77,11 +77,11 @@ class FederationParser(LightningArgumentParser):
 
     def parse_args(self, *args: Any, **options: Any) -> Any:
         """Parse the command line, or print the help of the model's or the data's options."""
-        for part in ("model", "data"):
-            if args and args[0] is not None and f"--{part}.help" in args[0]:
+        for root in ("model", "data"):
+            if args and args[0] is not None and f"--{root}.help" in args[0]:
                 sections = self.format_help().split("\n\n")
-                of_part = re.compile(rf"^  --{part}[ .]", re.MULTILINE)
-                print("\n\n".join(section for section in sections if of_part.search(section)))
+                below_root = re.compile(rf"^  --{root}[ .]", re.MULTILINE)
+                print("\n\n".join(filter(below_root.search, sections)))
                 self.exit()
         if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
             args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
@@ -126,7 +126,8 @@ class FederationCLI(LightningCLI):
         threading.excepthook = _report_failure
         # For class paths in the user's folder; last, so that it hides no package. Verbs that take
         # class paths from a checkpoint (predict, export) import what --import names only.
-        if (here := str(Path.cwd())) not in sys.path:
+        here = str(Path.cwd())
+        if here not in sys.path:
             sys.path.append(here)
         super().__init__(
             model,
@@ -159,14 +160,13 @@ class FederationCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, and refuse values that Lightning takes for something else."""
         self.config = parser.parse_args(args)
-        seed, settings = self.config.seed_everything, self.config.trainer
+        settings = self.config.trainer
+        seed = self.config.seed_everything
+        if isinstance(seed, bool) or not 0 <= seed <= _MAX_SEED:
+            _refuse(parser, "seed_everything", seed)
         precision = str(settings.precision or 32)
-        for name, value, is_allowed in (
-            ("seed_everything", seed, not isinstance(seed, bool) and 0 <= seed <= _MAX_SEED),
-            ("trainer.precision", precision, precision in (*PRECISIONS, *PRECISION_ALIASES)),
-        ):
-            if not is_allowed:
-                parser.error(f"{name} must be {_MEANINGS[name]}, but is {str(value).lower()}")
+        if precision not in (*PRECISIONS, *PRECISION_ALIASES):
+            _refuse(parser, "trainer.precision", precision)
         for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
             if rounds is not None and rounds < 1 and rounds != -1:
                 parser.error(
@@ -176,13 +176,14 @@ class FederationCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Find the checkpoint and add the callbacks of every run."""
-        settings, ckpt_path = self.config.trainer, self.config.ckpt_path
+        settings = self.config.trainer
+        ckpt_path = self.config.ckpt_path
         root = Path(settings.default_root_dir)
         # save_config_callback: of the verbs that write, _WRITING
         if ckpt_path == "last" and self.save_config_callback and not find_last(root):
             # a job that is requeued before its first round has the same command line
-            say = rank_zero_only(print)
-            say(f"there is no last.ckpt below {root.absolute()} to resume: a new run begins")
+            note = f"there is no last.ckpt below {root.absolute()} to resume: a new run begins"
+            rank_zero_only(print)(note)
             ckpt_path = None
         find = find_checkpoint if self.save_config_callback else find_tested
         self.checkpoint = find(ckpt_path, root)
@@ -214,8 +215,8 @@ class FederationCLI(LightningCLI):
         if settings.strategy == "auto" and (settings.num_nodes != 1 or count not in (1, "1")):
             kwargs["strategy"] = ClientParallel()
         given = self.config_init.trainer
-        own_io = AtomicCheckpointIO(background="last.ckpt")
-        kwargs["plugins"] = [own_io, *_as_list(given.plugins)]
+        checkpoint_io = AtomicCheckpointIO(background="last.ckpt")
+        kwargs["plugins"] = [checkpoint_io, *_as_list(given.plugins)]
         has_bar = any(isinstance(one, ProgressBar) for one in _as_list(given.callbacks))
         if settings.enable_progress_bar is not False and not has_bar:
             self.trainer_defaults["callbacks"].append(FederationProgress())
@@ -258,10 +259,10 @@ class ConfigResolver(FederationCLI):
         Not if both were created before, but for the seed. No Trainer is created: its devices can be
         those of another machine.
         """
-        parts = [{**settings[name], "seed": None} for name in ("model", "data")]
-        if all(part in self._created for part in parts):
+        without_seeds = [{**settings[name], "seed": None} for name in ("model", "data")]
+        if all(created in self._created for created in without_seeds):
             return
-        self._created += parts
+        self._created += without_seeds
         config = Namespace(model=self.config.model, data=self.config.data)  # type: ignore[no-untyped-call]
         try:
             self.parser.instantiate_classes(config)
@@ -277,6 +278,10 @@ class ConfigResolver(FederationCLI):
 
     def instantiate_classes(self) -> None:
         """Create nothing."""
+
+
+def _refuse(parser: LightningArgumentParser, name: str, value: object) -> None:
+    parser.error(f"{name} must be {_MEANINGS[name]}, but is {str(value).lower()}")
 
 
 def _as_list(given: Any) -> list[Any]:

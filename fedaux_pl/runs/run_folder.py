@@ -73,13 +73,14 @@ class RunFolder(SaveConfigCallback):
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: Any) -> None:
         """Find the folder of a resumed run, before other callbacks are restored."""
-        path, saved = Path(str(trainer.ckpt_path)), str(checkpoint.get(_KEY, ""))
-        self._enter(_folder_of_checkpoint(path, _runs(trainer), saved))
+        path = Path(str(trainer.ckpt_path))
+        self._enter(_folder_of_checkpoint(path, _runs(trainer), checkpoint.get(_KEY, "")))
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Claim the folder and write config.yaml: the settings and the checkpoint are accepted."""
         checkpoint = str(trainer.ckpt_path)
-        if (first := trainer.strategy.broadcast(checkpoint)) != checkpoint:
+        first = trainer.strategy.broadcast(checkpoint)
+        if first != checkpoint:
             raise ConfigurationError(
                 f"the first process resumes from {first}, but this one from {checkpoint}: "
                 "give --ckpt_path the path of a checkpoint"
@@ -89,13 +90,13 @@ class RunFolder(SaveConfigCallback):
             self.folder = self.folder or _claim(_runs(trainer), run_name(pl_module))
             self._lock(self.folder)
             self.config.model.threads = pl_module.threads  # chosen in setup, if not given
-            text = self.parser.dump(self.config, skip_none=False)
-            first = f"{BEGAN_IN}{Path.cwd()}"
-            write_text_atomically(self.folder / self.config_filename, f"{first}\n{text}")
+            settings = self.parser.dump(self.config, skip_none=False)
+            text = f"{BEGAN_IN}{Path.cwd()}\n{settings}"
+            write_text_atomically(self.folder / self.config_filename, text)
         self._enter(trainer.strategy.broadcast(self.folder))
-        for part in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
-            if isinstance(part, RunLogger | FederationReport):
-                part.folder = self.folder
+        for writer in (*trainer.loggers, *trainer.callbacks):  # type: ignore[attr-defined]
+            if isinstance(writer, RunLogger | FederationReport):
+                writer.folder = self.folder
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
         """Unlock the folder."""
@@ -134,8 +135,10 @@ class RunFolder(SaveConfigCallback):
 def folder_of(trainer: pl.Trainer) -> Path:
     """Return the folder of a Trainer's run; its root if the run has none (``fast_dev_run``)."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    folders = [callback.folder for callback in callbacks if isinstance(callback, RunFolder)]
-    return next((folder for folder in folders if folder), Path(trainer.default_root_dir))
+    for callback in callbacks:
+        if isinstance(callback, RunFolder) and callback.folder is not None:
+            return callback.folder
+    return Path(trainer.default_root_dir)
 
 
 def _runs(trainer: pl.Trainer) -> Path:
@@ -169,9 +172,11 @@ def _claim(runs: Path, name: str) -> Path:
 
 def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | None:
     """Return the run's folder if the checkpoint is in it, or beside the runs as SLURM's are."""
-    checkpoint, inside = checkpoint.resolve(), runs.resolve()
+    checkpoint = checkpoint.resolve()
+    inside = runs.resolve()
+    name = ""
     if checkpoint.is_relative_to(inside):
         name = checkpoint.relative_to(inside).parts[0]
-    else:
-        name = saved if checkpoint.parent == inside.parent else ""
+    elif checkpoint.parent == inside.parent:
+        name = saved
     return runs / name if name and (runs / name).is_dir() else None

@@ -16,7 +16,7 @@ from fedaux_pl.scoring.budget import ALONE
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
 NAME = "be letters, digits, - and _ (at most 63, and not 'server')"
-_SHARED = ("algorithm", "clients", "train", "model_options", "seed")
+_SHARED = ("algorithm", "clients", "trained", "model_options", "seed")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def differences(expected: Mapping[str, Any], other: object) -> list[str]:
     """Return the settings in which two agreements differ, with both values.
 
     Examples:
-        >>> differences({"seed": 0, "train": "full"}, {"seed": 1, "train": "full"})
+        >>> differences({"seed": 0, "trained": "full"}, {"seed": 1, "trained": "full"})
         ['seed is 0 here, 1 at the server']
     """
     if not isinstance(other, Mapping):

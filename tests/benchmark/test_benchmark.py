@@ -92,7 +92,6 @@ def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
         (["--warmup=-1"], "warmup must be at least 0, but is -1"),
         (["--pretraining_steps=0"], "pretraining_steps must be at least 1, but is 0"),
         (["--ckpt_path=last"], "leave out ckpt_path"),
-        (["--compare_plain=true"], "benchmark has no option compare_plain any more: leave it"),
     ],
 )
 def test_wrong_options_are_named(options, says, tmp_path, capsys):

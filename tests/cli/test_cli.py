@@ -208,21 +208,18 @@ def test_a_checkpoint_of_other_settings_is_refused(finished_run, capsys):
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
-    text, other = tmp_path / "text.ckpt", tmp_path / "other.ckpt"
+    """Also without other options, as its run has them."""
+    text = tmp_path / "text.ckpt"
     text.write_text("hello")
+    other = tmp_path / "other.ckpt"
     torch.save({"state_dict": {}}, other)
-    assert main(tiny("fit", tmp_path, f"--ckpt_path={text}")) == 1
-    assert f"{text} cannot be read as a checkpoint" in capsys.readouterr().err
-    assert main(tiny("fit", tmp_path, f"--ckpt_path={other}")) == 1
-    assert f"{other} is not the checkpoint of a federation" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_checkpoint_is_refused_without_other_options(tmp_path, capsys):
-    path = tmp_path / "text.ckpt"
-    path.write_text("hello")
-    for verb in ("fit", "test"):
-        assert main([verb, f"--ckpt_path={path}"]) == 1
-        assert f"{path} cannot be read as a checkpoint" in capsys.readouterr().err
+    for args, message in (
+        (tiny("fit", tmp_path, f"--ckpt_path={text}"), f"{text} cannot be read as a checkpoint"),
+        (["fit", f"--ckpt_path={text}"], f"{text} cannot be read as a checkpoint"),
+        (["test", f"--ckpt_path={other}"], f"{other} is not the checkpoint of a federation"),
+    ):
+        assert main(args) == 1
+        assert message in capsys.readouterr().err
 
 
 # --- mistakes ----------------------------------------------------------------------------------
@@ -450,7 +447,5 @@ def test_public_names_are_there():
     for name in fedaux_pl.__all__:
         assert getattr(fedaux_pl, name) is not None
     assert dir(fedaux_pl) == sorted(fedaux_pl.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'Centralised': it is now Centralized"):
+    with pytest.raises(AttributeError, match="no attribute 'Centralised' in version "):
         _ = fedaux_pl.Centralised
-    with pytest.raises(AttributeError, match="no attribute 'FedFoo'"):
-        _ = fedaux_pl.FedFoo

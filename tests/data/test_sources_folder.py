@@ -279,13 +279,13 @@ def test_classes_that_look_like_clients_are_named(tmp_path, picture, capsys):
 
 
 def test_folders_that_are_no_clients(tmp_path, sites, picture):
-    source = ImageFolder(tmp_path / "sites", clients="folders")
+    source = ImageFolder(tmp_path / "sites", clients="first_level")
     picture("sites/a/loose.png")
     with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: .* `clients: null`"):
         source.train()
     picture("flat/1.png")
     with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):
-        ImageFolder(tmp_path / "flat", clients="folders").train()
+        ImageFolder(tmp_path / "flat", clients="first_level").train()
     (tmp_path / "sites/c").mkdir()
     with pytest.raises(DataError, match="hold no images: c"):
         source.train()
@@ -325,14 +325,14 @@ def test_a_stratified_share_is_held_out_as_test_data(tmp_path):
 def test_a_share_of_every_client_is_test_data(tmp_path):
     sizes = {"a/cat": 10, "a/dog": 10, "b/cat": 10, "b/dog": 5, "c/dog": 1}
     numbers = numbered(tmp_path, sizes)
-    source = ImageFolder(tmp_path, size=2, test_fraction=0.2, clients="folders")
+    source = ImageFolder(tmp_path, size=2, test_fraction=0.2, clients="first_level")
     train, test = source.train(), source.test()
     assert train.client_names == test.client_names == ("a", "b", "c")  # c has a single image
     assert torch.bincount(test.clients).tolist() == [4, 3]
     assert sorted(pixel(train) + pixel(test)) == list(range(36))
     held = {folder: len(set(own) & set(pixel(test))) for folder, own in numbers.items()}
     assert held == {"a/cat": 2, "a/dog": 2, "b/cat": 2, "b/dog": 1, "c/dog": 0}
-    most = ImageFolder(tmp_path, size=2, test_fraction=0.9, clients="folders").train()
+    most = ImageFolder(tmp_path, size=2, test_fraction=0.9, clients="first_level").train()
     assert most.client_names == ("a", "b", "c")
 
 
@@ -351,7 +351,7 @@ def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch,
     numbered(root, {"a/cat": 4, "a/dog": 4, "b/cat": 4})
     for name in ("a/cat/001.png", "b/cat/009.png"):
         (root / name).write_text("no image")
-    source = ImageFolder(root, size=2, clients="folders", on_error="skip")
+    source = ImageFolder(root, size=2, clients="first_level", on_error="skip")
     message = r"note: 2 of 12 image files .* are skipped: a/cat/001\.png, b/cat/009\.png\n"
     for _ in range(2):  # the second time from the cache
         note.cache_clear()
@@ -363,7 +363,7 @@ def test_files_that_cannot_be_read_are_skipped_and_listed(tmp_path, monkeypatch,
     source.train()
     assert capsys.readouterr().err == ""  # a process says it once
     with pytest.raises(DataError, match=r"cannot read the image .*/a/cat/001\.png"):
-        ImageFolder(root, size=2, clients="folders").train()
+        ImageFolder(root, size=2, clients="first_level").train()
 
     bad = sorted((root / "b/cat").iterdir())
     for path in bad:

@@ -102,14 +102,14 @@ def settings(key, private=0, auxiliary=0):
 
 
 def test_private_data_of_the_same_machine_are_compared():
-    saved = {"format": FORMAT, "settings": settings(b"key")}
+    saved = settings(b"key")
     check_resumable(saved, settings(b"key"))
     with pytest.raises(ConfigurationError, match=r"made with data\.contents\.private = 'keyed:"):
         check_resumable(saved, settings(b"key", private=1))
 
 
 def test_private_data_of_another_machine_cannot_be_compared():
-    saved = {"format": FORMAT, "settings": settings(b"key")}
+    saved = settings(b"key")
     with pytest.warns(UserWarning, match="another machine.* cannot be checked") as caught:
         check_resumable(saved, settings(b"other", private=1))
     assert len(caught) == 1
@@ -155,7 +155,8 @@ FULL = {
 def test_a_full_disk_is_one_line_that_names_the_last_checkpoint(tmp_path, kind):
     path = tmp_path / "last.ckpt"
     full, reason = FULL[kind]
-    AtomicCheckpointIO().save_checkpoint({"federation": {"history": [{}, {}, {}]}}, path)
+    federation = {"format": FORMAT, "history": [{}, {}, {}]}
+    AtomicCheckpointIO().save_checkpoint({"federation": federation}, path)
     message = (
         f"^the checkpoint {path} could not be written \\({reason}\\); the last complete one, after "
         f"round 3, is still there: make room in trainer.default_root_dir and resume with "

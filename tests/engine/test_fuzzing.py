@@ -10,7 +10,7 @@ import torch
 
 from fedaux_pl.data.cache import cached
 from fedaux_pl.engine import AtomicCheckpointIO
-from fedaux_pl.engine.checkpoints import load_checkpoint
+from fedaux_pl.engine.checkpoints import FORMAT, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from tests.fuzzing import mutate
 
@@ -44,7 +44,8 @@ def report(kind, outcomes):
 
 def test_mutated_checkpoints(tmp_path):
     path = tmp_path / "last.ckpt"
-    original = {"federation": {"history": [{"accuracy": 0.5}] * 3}, "state_dict": tensors()}
+    federation = {"format": FORMAT, "history": [{"accuracy": 0.5}] * 3}
+    original = {"federation": federation, "state_dict": tensors()}
     AtomicCheckpointIO().save_checkpoint(original, path)
     content, outcomes = path.read_bytes(), Counter()
     for seed in range(COUNT):

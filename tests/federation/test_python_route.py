@@ -190,16 +190,6 @@ def test_objects_are_described_and_created_again():
     assert list(signature(FedAvg).parameters) == ["pretrained"]
 
 
-def test_arguments_of_earlier_checkpoints_make_a_privacy():
-    """Until version 0.6.0 a method had its privacy as arguments of its own."""
-    path = "fedaux_pl.algorithms.fedaux.FedAUX"
-    former = {"epsilon": 2.0, "delta": 1e-6, "mechanism": "analytic", "secret_noise": True}
-    again = rebuild({"class_path": path, "init_args": former | {"pretrained": True}})
-    assert again.scoring.privacy == Privacy(2.0, 1e-6, "analytic", secret=True)
-    assert again.secret_noise
-    assert rebuild({"class_path": path, "init_args": {}}).scoring.privacy == Privacy()
-
-
 def test_a_checkpoint_cannot_choose_what_is_imported_or_called(monkeypatch):
     for path in ("os.system", "subprocess.Popen", "torch.nn.Linear", "no_such_module.Method"):
         with pytest.raises(ConfigurationError, match="not imported or not a part of a federation"):

@@ -114,10 +114,11 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
         trainer(), model, DataLoader(digits.auxiliary()[:64], batch_size=32), path
     )
     assert (again.temperature, again.views.settings.flip) == (0.3, 0.0)
-    assert torch.load(path)["hyper_parameters"] == {  # as version 0.6 wrote them
+    assert torch.load(path)["hyper_parameters"] == {
         "model": "resnet8", "temperature": 0.3, "projection_dim": 128, "optimizer": "adam",
         "lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0, "min_scale": 0.08, "flip": 0.0,
         "jitter": 0.8, "strength": 0.5, "grayscale": 0.2, "knn_k": 20, "model_options": SMALL,
+        "clip_norm": None,
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import pytest
 from pytorch_lightning.cli import LightningArgumentParser
 
+from fedaux_pl import __version__
 from fedaux_pl.algorithms import Algorithm, FedAvg
 from fedaux_pl.cli import main
 from fedaux_pl.data import FederatedDataModule, Source, sources
@@ -13,6 +14,7 @@ from fedaux_pl.models import model_names
 from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
 from tests.command_line import QUICKSTART, refusal
 
+ALL_OPTIONS = f"all options of {__version__}:"
 ROOTS = {"model": Federation, "data": FederatedDataModule}
 
 
@@ -98,10 +100,6 @@ def test_options_without_classes(key):
     ("args", "expected"),
     [
         (["other=Foo"], "model.other must be one of Euclidean, Minkowski, or the import path of "),
-        (
-            ["algorithm=Clusters", "algorithm.distance=Foo"],
-            "model.algorithm.distance must be one ",
-        ),
         (["algorithm=Clusters", "algorithm.distance=Foo"], ", but is Foo"),
         (
             ["algorithm=own.Method"],
@@ -112,7 +110,7 @@ def test_options_without_classes(key):
         (["other=Euclidean", "other.power=3"], "model.other: Euclidean has no option power;"),
         (
             ["algorithm=Clusters", "algorithm.distance=Euclidean", "algorithm.distance.power=3"],
-            "model.algorithm.distance: Euclidean has no option power; all options: "
+            f"model.algorithm.distance: Euclidean has no option power; {ALL_OPTIONS} "
             "prog --model.algorithm Clusters --model.algorithm.distance.help Euclidean",
         ),
         (
@@ -142,11 +140,11 @@ def test_options_of_classes(args, expected):
         ),
         (
             "Group 'model' does not accept option 'client.resnet8'",
-            "there is no option model.client.resnet8; all options: prog --model.help",
+            f"there is no option model.client.resnet8; {ALL_OPTIONS} prog --model.help",
         ),
         (
             "unrecognized arguments: --data.beta=1 --other",
-            "there is no option --data.beta; all options: prog --data.help",
+            f"there is no option --data.beta; {ALL_OPTIONS} prog --data.help",
         ),
         ("Option 'modle.clients' is not accepted", "there is no option modle.clients"),
         ("unrecognized arguments: --foo", "there is no option --foo"),
@@ -208,8 +206,8 @@ def refused(capsys, *args):
     [
         (
             "--model.particpation=0.3",
-            "there is no option --model.particpation (did you mean --model.participation?); all "
-            "options: fedaux-pl fit --model.help",
+            "there is no option --model.particpation (did you mean --model.participation?); "
+            f"{ALL_OPTIONS} fedaux-pl fit --model.help",
         ),
         (  # a prefix was taken for the option
             "--trainer.max_epoch=3",
@@ -226,9 +224,10 @@ def refused(capsys, *args):
         ("--data.clients={resnet8: 3}", "(did you mean --model.clients?)"),
         ("--seed=3", "(did you mean --seed_everything?)"),
         ("model.trained=head", "no option model.trained (did you mean --model.trained?)"),
-        ("--model.train=head", "--model.train is now model.trained"),
-        ("--data={negatives: 0.5}", "data.negatives is now data.negative_fraction"),
-        ("--model.algorithm=Centralised", "but is Centralised (did you mean Centralized?)"),
+        (
+            "--data={negatives: 0.5}",
+            "no option data.negatives (did you mean data.negative_fraction",
+        ),
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
         ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
@@ -237,37 +236,21 @@ def refused(capsys, *args):
             "has no option epsilonn (did you mean privacy.epsilon?); ",
         ),
         (
-            "--model.algorithm.epsilon=1",
-            "model.algorithm.epsilon is now model.algorithm.privacy.ep",
-        ),
-        (
-            "--model.algorithm={class_path: FedAUX, init_args: {secret_noise: true}}",
-            "model.algorithm.secret_noise is now model.algorithm.privacy.secret",
-        ),
-        (
             "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
-            "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options: fed",
-        ),
-        (
-            "--data.private={class_path: NpzImages, init_args: {path: a.npz, images: x}}",
-            "data.private.images is now data.private.arrays",
-        ),
-        (
-            "--data.private={class_path: TextFiles, init_args: {path: a.csv, test_share: 0.1}}",
-            "data.private.test_share is now data.private.draw.test_fraction",
+            "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options of ",
         ),
         ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",
             "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
         ),
-        ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options: fed"),
+        ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options of "),
         ("--model.algorithm.scorer=mean", "but is mean (did you mean Mean?)"),
         ("--model.algorithm=fedaux_pl.Federation", ", but is fedaux_pl.Federation"),
         (
             "--model.algorithm=fedaux_pl.FedFoo",
             "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
-            "'FedFoo'): correct it",
+            f"'FedFoo' in version {__version__}): correct it",
         ),
         (
             "--model.algorithm.help=FedAvgg",
@@ -278,7 +261,6 @@ def refused(capsys, *args):
             "--model.clients={resnet: 3}",
             f"model 'resnet' (did you mean resnet8?); pass one of {', '.join(model_names())}",
         ),
-        ("--model.model_options={widht: 1}", "has no option widht=1 (did you mean width?); remove"),
         ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
         ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
         (
@@ -293,10 +275,8 @@ def refused(capsys, *args):
         ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
         ("--trainer.callbacks=Foo", "trainer.callbacks must be one of BestCheck"),
         ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
-        ("--seed_everything=false", "must be an integer from 0 to 4294967295, but is false"),
         ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
         ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
-        ("--model.algorithm=FedFoo", f"must be one of {', '.join(METHODS)}, "),
         ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
         ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
         ("--model.metrics=f1", "model.metrics must be a list such as '[f1, auroc]'"),
@@ -310,11 +290,10 @@ def refused(capsys, *args):
             "--model.algorithm.norm_bound=foo",
             "algorithm.norm_bound must be a number, negatives, unit or private, but is foo",
         ),
-        ("--model.algorithm.scorer=Median", "scorer must be one of ClassCounts, ClassStatistics, "),
         (
             "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
-            "model.algorithm.scorer: Mean has no option regularization; all options: fedaux-pl fit "
-            "--model.algorithm FedAUX --model.algorithm.scorer.help Mean",
+            f"model.algorithm.scorer: Mean has no option regularization; {ALL_OPTIONS} "
+            "fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scorer.help Mean",
         ),
         (
             "--model.algorithm.calibration={class_path: Standardized, init_args: {sharpness: 50}}",
@@ -332,7 +311,7 @@ def refused(capsys, *args):
             "--model.pretraining.views.min_scale=2",
             "views.min_scale: got 2.0; expected to lie in (0, 1], the part ",
         ),
-        ("--model.pretraining.flip=0", "--model.pretraining.flip is now model.pretraining.views.f"),
+        ("--model.pretraining.flip=0", "(did you mean --model.pretraining.views.flip?)"),
         ("--trainer.precision=17", "must be one of 32-true, bf16-mixed, 16-mixed, but is 17"),
         ("--trainer.max_epochs=many", "max_epochs must be an integer or null, but is many"),
         ("--data.seed=3", "data.seed is set by seed_everything: give --seed_everything instead"),

@@ -164,11 +164,11 @@ def test_invented_settings_make_no_long_line(plain, monkeypatch, capsys):
     monkeypatch.setattr(site, "journal", Journal())
     invented = {f"a{number}": number for number in range(90_000)}
     for more in (invented, {"x" * 10**6: 1}, {"seed": "y" * 10**6}):
-        other = other_agreement(request, **more, train="other")
+        other = other_agreement(request, **more, trained="other")
         assert site.answer(other).fields["code"] == "settings"
         *_, line = capsys.readouterr().out.splitlines()
         assert len(line) < 1500
-        assert "train is 'full' here" in line  # an invented setting hides no other one
+        assert "trained is 'full' here" in line  # an invented setting hides no other one
     assert site.answer(other_agreement(request, **invented)).fields["code"] == "settings"
     assert "; and 89,990 more (sent: the code" in capsys.readouterr().out
 

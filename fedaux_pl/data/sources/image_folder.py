@@ -44,8 +44,8 @@ class ImageFolder(PartSource):
         test_root: The folder of the test images, ``test_root/<class>/...`` with classes of
             ``root``, or ``test_root/<client>/<class>/...`` if ``root`` has such folders.
         cache_dir: The folder for decoded images; by default the user's cache folder.
-        clients: ``first_level`` (formerly ``folders``) if each sub-folder of ``root`` holds the
-            data of a client, with its name; null if the clients get a random split.
+        clients: ``first_level`` if each sub-folder of ``root`` holds the data of a client, with
+            its name; null if the clients get a random split.
         validation_root: The folder of validation images, as ``test_root``.
         test_fraction: The fraction of ``root`` to hold out as test data, of each class alike and
             always the same images, if there is no ``test_root``. Every class and every client keeps
@@ -79,13 +79,13 @@ class ImageFolder(PartSource):
         channels: Literal[1, 3] = 3,
         test_root: str | Path | None = None,
         cache_dir: str | Path | None = None,
-        clients: Literal["first_level", "folders"] | None = None,
+        clients: Literal["first_level"] | None = None,
         validation_root: str | Path | None = None,
         test_fraction: float = 0.0,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         check_setting("channels", channels, channels in (1, 3), "be 3 (color) or 1 (gray)")
-        is_known = clients in ("first_level", "folders", None)
+        is_known = clients in ("first_level", None)
         check_setting("clients", clients, is_known, "be 'first_level' or null")
         check_setting("on_error", on_error, on_error in ("raise", "skip"), "be 'raise' or 'skip'")
         check_test_data(test_fraction, "test_root", test_root)

@@ -1,6 +1,6 @@
 """Faults and strangers with real processes of ``fedaux-pl``: kills, hangs, floods, certificates.
 
-``python -m tests.sites.faults --folder DIR [--only NAME ...]`` runs the cases one after another and
+``python -m tools.site_faults --folder DIR [--only NAME ...]`` runs the cases one after another and
 prints the table of docs/sites.md. A case fails by an assertion.
 """
 
@@ -39,7 +39,7 @@ def started(folder, method=AVG, rounds=8, sites=(0, 1, 2), pause=1.0, **settings
     federated = Federated(folder, split(3), method, **settings)
     federated.config["trainer"] |= {
         "max_epochs": rounds,
-        "callbacks": [{"class_path": "tests.sites.faults.Pause", "init_args": {"seconds": pause}}],
+        "callbacks": [{"class_path": "tools.site_faults.Pause", "init_args": {"seconds": pause}}],
     }
     federated.start_server()
     for number in sites:
@@ -462,7 +462,7 @@ def half_a_gigabyte(folder):
     federated = Federated(folder, split(3), AVG, timeout=300)
     federated.config["trainer"]["max_epochs"] = 2
     federated.config["model"] |= {
-        "clients": {"tests.sites.faults.Large": 3},
+        "clients": {"tools.site_faults.Large": 3},
         "participation": 0.3,
         "model_options": {},
     }
@@ -507,6 +507,6 @@ def run_cases(about, cases):
 
 
 if __name__ == "__main__":
-    from tests.sites import faults  # the classes by their names in configurations
+    from tools import site_faults  # the classes by their names in configurations
 
-    run_cases(__doc__, faults.CASES)
+    run_cases(__doc__, site_faults.CASES)

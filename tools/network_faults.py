@@ -1,6 +1,6 @@
 """Faults of networks: real processes of ``fedaux-pl`` in network namespaces of their own.
 
-``python -m tests.sites.network_faults --folder DIR [--only WORD ...]``, as root on Linux, runs the
+``python -m tools.network_faults --folder DIR [--only WORD ...]``, as root on Linux, runs the
 cases and prints the table of docs/robustness.md. A case fails by an assertion; all ends after 30
 minutes.
 """
@@ -11,8 +11,8 @@ import statistics
 import time
 
 from tests.federations import split
-from tests.sites.faults import AVG, answers, run_cases
 from tests.sites.processes import Federated, run
+from tools.site_faults import AVG, answers, run_cases
 from tools.site_networks import HOST, SERVER, Networks, enter
 
 CASES = {}
@@ -38,7 +38,7 @@ class Remote(Federated):
         self.config["trainer"] |= {
             "max_epochs": rounds,
             "callbacks": [
-                {"class_path": "tests.sites.faults.Pause", "init_args": {"seconds": pause}}
+                {"class_path": "tools.site_faults.Pause", "init_args": {"seconds": pause}}
             ],
         }
         self.config["model"]["model_options"] = {"width": width}

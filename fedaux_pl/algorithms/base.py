@@ -97,21 +97,20 @@ class Ensemble:
         samples a client predicts, bool, shape (N,), None for all; logits of the others are 0 and
         are not stored.
         """
-        own = {update.client: update for update in self.round.updates}
+        updates = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
-            update, chosen = own[client], choose(client)
-            if chosen is None:
-                logits = found = self.predict(update.architecture, update.state)
-            else:
-                rows = chosen.nonzero().flatten()
-                found = self.predict(update.architecture, update.state, rows)
-                logits = self.zeros().index_copy(0, rows, found)
+            update = updates[client]
+            chosen = choose(client)
+            rows = [] if chosen is None else [chosen.nonzero().flatten()]
+            logits = self.predict(update.architecture, update.state, *rows)
             if remember:
-                self.memory.remember(client, self.part, found, chosen)
-            return [logits]
+                self.memory.remember(client, self.part, logits, chosen)
+            return [self.zeros().index_copy(0, rows[0], logits) if rows else logits]
 
-        items = self.processes.in_order(self.clients, list(own), compute, lambda _: [self.zeros()])
+        items = self.processes.in_order(
+            self.clients, list(updates), compute, lambda _: [self.zeros()]
+        )
         for client, [logits] in items:
             yield client, logits
 
@@ -120,11 +119,12 @@ class Ensemble:
 
         Logits are NaN on samples that the client has not predicted.
         """
-        own, ages = self.memory.absent(self.part, self.round.clients), self.absent_ages
+        absent = self.memory.absent(self.part, self.round.clients)  # of this process
+        ages = self.absent_ages
         items = self.processes.in_order(
             list(ages),
-            list(own),
-            compute=lambda client: [own[client].packed(self.part).to(self.processes.device)],
+            list(absent),
+            compute=lambda client: [absent[client].packed(self.part).to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
@@ -133,8 +133,7 @@ class Ensemble:
     @cached_property
     def absent_ages(self) -> dict[int, int]:
         """The age in rounds of the logits of each absent client, ordered by id."""
-        now, present = self.round.number, self.round.clients
-        return self.memory.ages(self.part, now, present, self.processes)
+        return self.memory.ages(self.part, self.round.number, self.round.clients, self.processes)
 
 
 @dataclass(frozen=True)
@@ -219,9 +218,9 @@ class Released:
         asked apart, under names such as ``gradient/resnet8``.
         """
         if not step.sends:
-            is_first = step.name == self.first.name
-            everyone = list(range(len(self.architectures)))
-            clients = everyone if is_first else clients_of(self.heads)
+            clients = list(range(len(self.architectures)))
+            if step.name != self.first.name:
+                clients = clients_of(self.heads)
             collected = self.collected.get(step.name, Collected(step, clients))
             return {step.name: replace(collected, clients=clients)}
         asked = {}
@@ -322,7 +321,8 @@ class Algorithm:
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
         """Raise a ConfigurationError for numbers of clients, by architecture, that cannot be."""
-        privacy, fewest = self.scoring and self.scoring.privacy, min(clients.values())
+        privacy = self.scoring and self.scoring.privacy
+        fewest = min(clients.values())
         if privacy and privacy.sums == "secure" and fewest < privacy.least_clients:
             raise ConfigurationError(
                 f"privacy.sums is secure, but {fewest} clients share an architecture: a sum needs "

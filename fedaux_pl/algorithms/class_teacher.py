@@ -28,7 +28,7 @@ def teach_classes(released: Released) -> dict[str, Tensor]:
         for part, features in released.parts.items():
             rows = public_map.rows(features[name])
             members[part].append(classifier.logits(rows).softmax(dim=1).float())
-    return {part: torch.stack(own).mean(dim=0) for part, own in members.items()}
+    return {part: torch.stack(labels).mean(dim=0) for part, labels in members.items()}
 
 
 def _classifiers(released: Released) -> dict[str, LinearClassifier]:

@@ -40,7 +40,8 @@ class FedAdam(Algorithm):
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The step of Adam, and the new m and v."""
-        m, v = dict(aggregate.kept("m")), dict(aggregate.kept("v", initial=self.tau**2))
+        m = dict(aggregate.kept("m"))
+        v = dict(aggregate.kept("v", initial=self.tau**2))
         theta = {}
         for key, x in aggregate.theta.items():
             delta = aggregate.average[key] - x

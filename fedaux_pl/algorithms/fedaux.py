@@ -140,7 +140,7 @@ def score_by_vectors(released: Released) -> dict[str, Tensor]:
             if head.public_map is not shared:
                 shared = head.public_map
                 mapped = {part: shared.rows(rows[name]) for part, rows in parts.items()}
-            logits = {part: head.weight.to(own.device) @ own.T for part, own in mapped.items()}
+            logits = {part: head.weight.to(rows.device) @ rows.T for part, rows in mapped.items()}
             for part, values in logits.items():
                 scores[part][head.client] = scoring.calibration.scores(values, logits["distill"])
     return scores

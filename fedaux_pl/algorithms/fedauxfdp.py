@@ -67,24 +67,28 @@ class FedAUXfdp(OneRelease):
     def label(self, released: Released) -> dict[str, Tensor]:
         """softmax(sharpness z) of the teacher's logits z, standardized over D_distill."""
         logits = {part: self._teach(released, rows) for part, rows in released.parts.items()}
-        options = logits["distill"], self.sharpness
-        return {part: standardized_labels(own, *options) for part, own in logits.items()}
+        reference = logits["distill"]
+        return {k: standardized_labels(v, reference, self.sharpness) for k, v in logits.items()}
 
     def _teach(self, released: Released, features: Mapping[str, Tensor]) -> Tensor:
         """sum_i s_i f_i / sum_i s_i with the heads f_i = W_i [row, 1] / sqrt(2), as in A_s."""
         total = SoftLabelSum()
         for name in features:
-            if not (heads := released.group(name)):  # of sites that have never been there
+            heads = released.group(name)
+            if not heads:  # of sites that have never been there
                 continue
             public_map = heads[0].public_map  # the clients of an architecture share it
             rows = public_map.rows(features[name])
             reference = public_map.rows(released.reference[name])
-            parts, noise = [], []
+            weights = []
+            matrices = []
+            noise = []
             for head in heads:
                 size = released.sizes[head.client], released.num_negatives
-                parts.append(self.release.split(head.weight, released.num_classes, *size))
+                weight, matrix = self.release.split(head.weight, released.num_classes, *size)
+                weights.append(weight)
+                matrices.append(matrix)
                 noise.append(head.release.sigma / self.release.scale(*size))
-            weights, matrices = zip(*parts, strict=True)
             vectors = torch.stack(weights)
             shrunk = shrink_to_mean(vectors, vectors.new_tensor(noise))
             for weight, matrix in zip(shrunk.to(rows), matrices, strict=True):

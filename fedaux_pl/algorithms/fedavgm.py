@@ -31,9 +31,11 @@ class FedAvgM(Algorithm):
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The step with momentum, and the new v."""
-        theta, velocity = {}, {}
+        theta = {}
+        velocity = {}
         for key, old in aggregate.kept("v").items():
-            x, average = aggregate.theta[key], aggregate.average[key]
+            x = aggregate.theta[key]
+            average = aggregate.average[key]
             velocity[key] = self.beta * old + (x - average)
             # theta - server_lr v in an order without rounding errors where this is the average
             step = torch.lerp(x, average, self.server_lr)

@@ -57,9 +57,13 @@ class FedBE(Algorithm):
         def predict(number: int) -> list[Tensor]:
             return [bayesian_ensemble(ensemble.predict(*members[number])[None])]
 
-        numbers, processes, total = range(len(members)), ensemble.processes, ensemble.zeros()
-        own = processes.local(numbers)
+        total = ensemble.zeros()
+        numbers = range(len(members))
+        mine = ensemble.processes.local(numbers)
+        predictions = ensemble.processes.in_order(
+            numbers, mine, predict, lambda _: [ensemble.zeros()]
+        )
         # one by one: the sum over all members needs the memory of one
-        for _, [member] in processes.in_order(numbers, own, predict, lambda _: [ensemble.zeros()]):
+        for _, [member] in predictions:
             total = total + member
         return torch.div(total, len(members))

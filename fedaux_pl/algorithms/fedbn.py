@@ -34,7 +34,7 @@ class FedBN(Algorithm):
         """Return the names of all entries of BatchNorm layers, or of all layers."""
         if self.kept == "all":
             return list(model.state_dict())
-        layers = {name for name, part in model.named_modules() if isinstance(part, _BatchNorm)}
+        layers = {name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
         if not layers:
             raise ConfigurationError(
                 f"FedBN needs a network with BatchNorm, but {type(model).__name__} has none: leave "

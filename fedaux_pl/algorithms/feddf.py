@@ -56,22 +56,23 @@ class FedDF(Algorithm):
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
-        total, teachers = SoftLabelSum(), []
+        total = SoftLabelSum()
         choose = self._choose_samples(ensemble)
         for client, logits in ensemble.predictions(self.remember, choose):
-            teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
-            if (chosen := choose(client)) is not None and weights is not None:
+            chosen = choose(client)
+            if chosen is not None and weights is not None:
                 weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
             total.add(logits, weights)
         for client, age, logits in ensemble.absent_teachers():
-            teachers.append(client)
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
-            if (chosen := choose(client)) is not None:
+            chosen = choose(client)
+            if chosen is not None:
                 weights = weights * (chosen.to(logits.device) & ~logits[:, 0].isnan())
                 logits = logits.nan_to_num()
             total.add(logits, weights * self.discount**age)
+        teachers = [*ensemble.clients, *ensemble.absent_ages]
         self.add_further_teachers(total, ensemble, teachers)
         return total.result()
 

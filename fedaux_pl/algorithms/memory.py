@@ -6,6 +6,7 @@ client that ever took part needs no further communication, training or privacy b
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -68,10 +69,10 @@ class TeacherMemory:
 
         ``chosen`` says which samples they belong to, bool, shape (N,); None for all.
         """
-        own = self._pending.setdefault(client, {})
-        own[part] = pack_logits(logits)
+        pending = self._pending.setdefault(client, {})
+        pending[part] = pack_logits(logits)
         if chosen is not None:
-            own[f"{part}/chosen"] = chosen
+            pending[f"{part}/chosen"] = chosen
 
     def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
         """The memory of this process's absent clients that have logits on one part of the data."""
@@ -85,8 +86,8 @@ class TeacherMemory:
         self, part: str, round_: int, present: Collection[int], processes: Processes
     ) -> dict[int, int]:
         """The age in rounds of the logits of each process's absent clients, ordered by id."""
-        own = {client: memory.round for client, memory in self.absent(part, present).items()}
-        rounds = processes.merge(own)
+        absent = self.absent(part, present)
+        rounds = processes.merge({client: absent[client].round for client in absent})
         return {client: round_ - rounds[client] for client in sorted(rounds)}
 
     def discard(self) -> None:
@@ -103,7 +104,7 @@ class TeacherMemory:
         """
         for client in present:
             self.stored.pop(client, None)
-        tensors = [tensor for x in self.stored.values() for tensor in x.logits.values()]
+        tensors = chain.from_iterable(memory.logits.values() for memory in self.stored.values())
         used = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
         for client, logits in sorted(self._pending.items()):
             if used + _bytes(logits) > self.device_limit:
@@ -124,10 +125,10 @@ class TeacherMemory:
 
         Of clients with the same absence a random order decides, a function of round and client.
         """
-        entries = {
-            client: (x.round, crc32(f"{x.round} {client}".encode()), client, _bytes(x.logits))
-            for client, x in self.stored.items()
-        }
+        entries = {}
+        for client, memory in self.stored.items():
+            order = crc32(f"{memory.round} {client}".encode())
+            entries[client] = memory.round, order, client, _bytes(memory.logits)
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for *_, size in everyone)
         for index, (*_, client, size) in enumerate(everyone[:-1]):

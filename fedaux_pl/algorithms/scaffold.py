@@ -57,20 +57,19 @@ class Scaffold(Algorithm):
 
     def client_payload(self, result: LocalResult) -> tuple[State, State]:
         """The client sends c_i+ - c_i and keeps c_i+."""
-        scale, c = result.steps * result.lr, result.received
-        change = {
-            key: (x - result.end[key]) / scale - c.get(key, 0) for key, x in result.start.items()
-        }
-        return change, {key: result.kept.get(key, 0) + value for key, value in change.items()}
+        scale = result.steps * result.lr
+        change = {}
+        kept = {}
+        for key, x in result.start.items():
+            change[key] = (x - result.end[key]) / scale - result.received.get(key, 0)
+            kept[key] = result.kept.get(key, 0) + change[key]
+        return change, kept
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The server moves to x + server_lr (average - x) and keeps c."""
-        theta = {
-            key: torch.lerp(x, aggregate.average[key], self.server_lr)
-            for key, x in aggregate.theta.items()
-        }
-        c = {
-            key: old + aggregate.fraction * aggregate.payload[key]
-            for key, old in aggregate.kept("c").items()
-        }
+        theta = {}
+        c = {}
+        for key, old in aggregate.kept("c").items():
+            theta[key] = torch.lerp(aggregate.theta[key], aggregate.average[key], self.server_lr)
+            c[key] = old + aggregate.fraction * aggregate.payload[key]
         return theta, {"c": c}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedaux_pl.callbacks.client_results import client_curves
 from fedaux_pl.callbacks.figures import client_weights, counts, samples
 from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
 
@@ -20,10 +21,13 @@ _TOP_TEXTS = 3
 _VIEWED = 8
 
 
-def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+def prepared_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
     """Yield the names and figures of a federation before its first round."""
-    data, scores, classes = federation.data, federation.scores, list(federation.data.classes)
-    if (held := class_counts(federation)) is not None:
+    data = federation.data
+    scores = federation.scores
+    classes = list(data.classes)
+    held = class_counts(federation)
+    if held is not None:
         named = data.client_names if data.has_given_clients else None
         yield "data/split", counts.partition_figure(held, classes, named)
         if scores:
@@ -34,11 +38,13 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             yield "certainty/weight_by_class", figure
     if scores and data.distill_inputs.ndim == 4:  # images
         names = _some_clients(federation)
-        own = scores["distill"][list(names)]
-        figure = samples.top_images_figure(data.distill_inputs, own, list(names.values()))
+        images: Any = data.distill_inputs  # perhaps lazy
+        shown = scores["distill"][list(names)]
+        figure = samples.top_images_figure(images, shown, list(names.values()))
         yield "certainty/top_images", figure
-    if rows := top_texts(federation):
-        yield "certainty/top_texts", samples.top_texts_figure(rows, len(data.distill_inputs))
+    texts = top_texts(federation)
+    if texts:
+        yield "certainty/top_texts", samples.top_texts_figure(texts, len(data.distill_inputs))
     if federation.algorithm.pretrained and federation.pretraining.epochs:
         inputs = data.auxiliary_inputs[:_VIEWED]
         if inputs.ndim == 4 and inputs.dtype == torch.uint8:
@@ -49,10 +55,11 @@ def prepared_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             yield "pretraining/views", samples.views_figure(inputs, views)
 
 
-def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+def client_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
     """Yield who took part in the rounds so far, and each client's metrics if data name them."""
     if federation.algorithm.trains_clients:
-        names, history = federation.data.client_names, federation.history
+        names = federation.data.client_names
+        history = federation.history
         took_part = np.zeros((len(history), len(names)), dtype=np.int64)
         for entry, row in zip(history, took_part, strict=True):
             selected = federation.select_clients(int(entry["round"]))
@@ -64,7 +71,7 @@ def client_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
         yield "clients/metrics", counts.client_lines_figure(rounds, names, curves)
 
 
-def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
+def result_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
     """Yield the confusion matrices, of all samples and of each client that the data name.
 
     None if nothing was evaluated, or if they are private.
@@ -80,7 +87,7 @@ def result_figures(federation: Any) -> Iterator[tuple[str, "Figure"]]:
             yield f"evaluation/confusion/{client}", figure
 
 
-def class_counts(federation: Any) -> NDArray[np.int64] | None:
+def class_counts(federation: RunView) -> NDArray[np.int64] | None:
     """Return the samples of each class of each client, shape (n, C); None where they are private.
 
     A run with secret noise shows them nowhere, and over sites nobody knows them.
@@ -89,27 +96,30 @@ def class_counts(federation: Any) -> NDArray[np.int64] | None:
     return None if is_private else federation.data.class_counts()
 
 
-def top_texts(federation: Any) -> list[ScoredText]:
+def top_texts(federation: RunView) -> list[ScoredText]:
     """Return the texts with the highest scores of some clients; empty unless data are texts."""
-    data, scores = federation.data, federation.scores
-    text_format = data.auxiliary.input_format if scores else {}
+    data = federation.data
+    scores = federation.scores
+    text_format: dict[str, Any] = data.auxiliary.input_format if scores and data.auxiliary else {}
     if text_format.get("kind") != "text":
         return []
     tokenizer = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"]).load()
     rows = []
     for i, name in _some_clients(federation).items():
-        own = scores["distill"][i].cpu()
-        for k in own.sort(descending=True, stable=True).indices[:_TOP_TEXTS].tolist():
+        scores_of_client = scores["distill"][i].cpu()
+        for k in scores_of_client.sort(descending=True, stable=True).indices[:_TOP_TEXTS].tolist():
             text = tokenizer.decode(data.distill_inputs[k].tolist(), skip_special_tokens=True)
-            rows.append(ScoredText(name, float(own[k]), " ".join(text.split())))
+            rows.append(ScoredText(name, float(scores_of_client[k]), " ".join(text.split())))
     return rows
 
 
-def _some_clients(federation: Any) -> dict[int, str]:
+def _some_clients(federation: RunView) -> dict[int, str]:
     """At most `MAX_IMAGE_ROWS` clients, named with their main class unless it is private."""
-    names: list[str] = federation.client_labels(federation.data.client_names)
-    if (held := class_counts(federation)) is not None:
-        main = [federation.data.classes[k] for k in held.argmax(axis=1)]
-        names = [f"{name} ({own})" for name, own in zip(names, main, strict=True)]
+    names = federation.client_labels(federation.data.client_names)
+    held = class_counts(federation)
+    if held is not None:
+        main = held.argmax(axis=1)
+        classes = federation.data.classes
+        names = [f"{name} ({classes[k]})" for name, k in zip(names, main, strict=True)]
     spaced = np.linspace(0, len(names) - 1, min(MAX_IMAGE_ROWS, len(names))).round()
     return {i: names[i] for i in spaced.astype(int).tolist()}

@@ -27,6 +27,7 @@ class RunView(Protocol):
     labels: dict[str, Tensor]
     history: list[dict[str, float]]
     confusion: Tensor | None
+    client_confusions: dict[str, Tensor]
 
     @property
     def data(self) -> FederatedDataModule:

@@ -1,6 +1,11 @@
 """The clients, the server and the preparation of a run, created from a federation's settings."""
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytorch_lightning as pl
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
@@ -11,14 +16,19 @@ from fedaux_pl.federation.create_runner import create_runner
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Server
-from fedaux_pl.models import complete_options, options_of
+from fedaux_pl.federation.settings import TrainingSettings
+from fedaux_pl.models import complete_options
 from fedaux_pl.modules import ClientModule, DistillationModule
+
+_Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
 def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
     """Create the parts, when the Trainer, the data and the students are there."""
-    trainer, algorithm, trained = federation.trainer, federation.algorithm, federation.trained
-    local, distillation = federation.local, federation.distillation
+    trainer = federation.trainer
+    algorithm = federation.algorithm
+    local = federation.local
+    distillation = federation.distillation
     pretraining = federation.pretraining
     cache = cache_folder(trainer)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -27,10 +37,12 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
                 "fast_dev_run would make releases with secret noise, which cost privacy: set "
                 "algorithm.privacy.secret to false in it"
             )
-        local, distillation = replace(local, epochs=1), replace(distillation, epochs=1)
+        local = replace(local, epochs=1)
+        distillation = replace(distillation, epochs=1)
         pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))
         cache = None
-    runner, progress = create_runner(trainer), find_progress(trainer)
+    progress = find_progress(trainer)
+    runner = create_runner(trainer)
     runner.preparing = progress.stage
     runner.adopt(federation.students)
     context = Context(
@@ -44,10 +56,10 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         carry_optimizers=federation.carry,
         rounds=trainer.max_epochs or -1,
     )
-    modules = federation.create_modules(
+    modules = _create_modules(
+        federation,
         ClientModule,
         local,
-        trained=trained,
         mu=algorithm.mu,
         corrected=algorithm.has_payload,
         label_smoothing=local.label_smoothing,
@@ -61,10 +73,10 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         context,
         algorithm,
         models={name: module.model for name, module in modules.items()},
-        distillers=federation.create_modules(
+        distillers=_create_modules(
+            federation,
             DistillationModule,
             distillation,
-            trained=trained,
             temperature=distillation.temperature,
             hard_labels=distillation.hard_labels,
         ),
@@ -72,7 +84,22 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm=federation.batchnorm,
         head_only=federation.head_only,
     )
-    names, options = federation.clients, federation.model_options
-    complete = {name: complete_options(name, **options_of(name, names, options)) for name in names}
-    preparation = Preparation(context, pretraining, complete, cache, algorithm.secret_noise)
+    options = {name: complete_options(name, **federation.options_of(name)) for name in modules}
+    preparation = Preparation(context, pretraining, options, cache, algorithm.secret_noise)
     return pool, server, preparation
+
+
+def _create_modules(
+    federation: FederationModule,
+    module_type: Callable[..., _Module],
+    settings: TrainingSettings,
+    **options: Any,
+) -> dict[str, _Module]:
+    """Create a module for each architecture, which trains a copy of the student."""
+    device = federation.trainer.strategy.root_device
+    options |= {"trained": federation.trained, "optimizer": settings.optimizer_settings}
+    modules = {}
+    for name, student in federation.students.items():
+        module = module_type(copy.deepcopy(student), len(federation.classes), **options)
+        modules[name] = module.to(device)
+    return modules

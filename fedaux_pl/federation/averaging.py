@@ -37,11 +37,11 @@ def average_updates(
     ``updates`` are those of this process's clients, ``answers`` those of all processes' clients.
     With ``head_only``, h is taken from ``theta``: its average would differ by rounding.
     """
-    own = {update.client: update.state for update in updates}
-    check_same_layout([theta, *own.values()])
+    states = {update.client: update.state for update in updates}
+    check_same_layout([theta, *states.values()])
     trained = {key: tensor for key, tensor in theta.items() if not head_only or of_head(key)}
-    average = _average(own, answers, trained, processes)
-    check_finite_average(average, list(own.values()))
+    average = _average(states, answers, trained, processes)
+    check_finite_average(average, list(states.values()))
     return {**theta, **average}
 
 
@@ -49,19 +49,17 @@ def average_payloads(
     updates: Sequence[Update], answers: Sequence[Answer], processes: Processes
 ) -> dict[str, Tensor]:
     """Average what clients of one architecture send besides weights, as ``average_updates``."""
-    own = {update.client: update.payload for update in updates}
-    layouts = processes.merge(
-        {
-            i: {k: (tuple(v.shape), v.dtype) for k, v in payload.items()}
-            for i, payload in own.items()
-        }
-    )
-    template = {  # of no client: this process may have none of the architecture
+    payloads = {update.client: update.payload for update in updates}
+    layouts = {}  # of all clients: this process may have none of the architecture
+    for client, payload in payloads.items():
+        layouts[client] = {key: (x.shape, x.dtype) for key, x in payload.items()}
+    layout = processes.merge(layouts)[answers[0].client]
+    template = {
         key: torch.zeros(shape, dtype=dtype, device=processes.device)
-        for key, (shape, dtype) in layouts[answers[0].client].items()
+        for key, (shape, dtype) in layout.items()
     }
-    check_same_layout([template, *own.values()])
-    return _average(own, answers, template, processes)
+    check_same_layout([template, *payloads.values()])
+    return _average(payloads, answers, template, processes)
 
 
 def trained_parameters(model: nn.Module, state: State) -> dict[str, Tensor]:
@@ -72,15 +70,15 @@ def trained_parameters(model: nn.Module, state: State) -> dict[str, Tensor]:
 
 
 def _average(
-    own: Mapping[int, State], answers: Sequence[Answer], template: State, processes: Processes
+    states: Mapping[int, State], answers: Sequence[Answer], template: State, processes: Processes
 ) -> dict[str, Tensor]:
     """Average the entries of ``template``, one client after another in the order of ``answers``."""
     items = processes.in_order(
         [answer.client for answer in answers],
-        list(own),
-        compute=lambda client: [own[client][key] for key in template],
+        list(states),
+        compute=lambda client: [states[client][key] for key in template],
         like=lambda _: list(template.values()),
     )
-    states = (dict(zip(template, tensors, strict=True)) for _, tensors in items)
+    stream = (dict(zip(template, tensors, strict=True)) for _, tensors in items)
     sizes = [answer.size for answer in answers]
-    return average_stream(states, normalize_weights(sizes, len(sizes)), template)
+    return average_stream(stream, normalize_weights(sizes, len(sizes)), template)

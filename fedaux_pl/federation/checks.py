@@ -94,14 +94,13 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
     """Raise a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())
     if data.num_clients != count:
-        are, change = "are split over", f"num_clients={count} in the FederatedDataModule"
-        names = ""
+        held = f"are split over {data.num_clients} clients"
+        change = f"num_clients={count} in the FederatedDataModule"
         if data.has_given_clients:
-            are, names = "name", f" ({shorten(data.client_names)})"
+            held = f"name {data.num_clients} clients ({shorten(data.client_names)})"
             change = f"clients to {{{next(iter(clients))!r}: {data.num_clients}}}"
         raise ConfigurationError(
-            f"the data {are} {data.num_clients} clients{names}, but the federation has {count} "
-            f"{clients}: set {change}"
+            f"the data {held}, but the federation has {count} {clients}: set {change}"
         )
     if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
         raise ConfigurationError(
@@ -121,10 +120,11 @@ def check_batches(
 
     With BatchNorm that is so where the last feature map is 1x1, as it is for 8x8 images.
     """
-    sizes, is_trained = data.client_sizes, local.batchnorm != "frozen"
+    sizes = data.client_sizes
+    is_trained = local.batchnorm != "frozen"
+    singles = [client for client, size in enumerate(sizes) if size == 1]
     for name, model in students.items():
-        own = [client for client, other in enumerate(architectures) if other == name]
-        alone = [client for client in own if sizes[client] == 1]
+        alone = [client for client in singles if architectures[client] == name]
         if local.batch_size == 1 and is_trained:
             problem = "clients train with local.batch_size = 1: set it to at least 2"
         elif alone and is_trained:
@@ -178,7 +178,8 @@ def check_trainer(
         raise ValueError(
             "trainer.sync_batchnorm is true, but processes train different clients: leave it out"
         )
-    if (every := trainer.check_val_every_n_epoch) is not None and every < 1:
+    every = trainer.check_val_every_n_epoch
+    if every is not None and every < 1:
         raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
     _check_callbacks(trainer, architectures, has_validation, further or {})
 
@@ -187,7 +188,8 @@ def check_options(trainer: pl.Trainer) -> None:
     """Raise a ValueError for an option of the Trainer that has no meaning in a federation."""
     batches = trainer.fast_dev_run or 1  # type: ignore[attr-defined]
     for name, default in {**_WITHOUT_EFFECT, "limit_train_batches": batches}.items():
-        if (value := getattr(trainer, name)) != default:
+        value = getattr(trainer, name)
+        if value != default:
             raise ValueError(
                 f"trainer.{name} is {value}, but has no meaning in a federation, whose epoch is a "
                 "communication round: leave it out"
@@ -251,11 +253,12 @@ def _check_callbacks(
             )
         is_better = better.get(callback.monitor.removeprefix("val/"))
         if is_better is not None and (callback.mode == "max") != is_better:
-            low, mode = ("low", "max") if is_better else ("high", "min")
+            mode = "max" if is_better else "min"
+            worse = "low" if is_better else "high"
             default = ", Lightning's default" if is_better else ""
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} prefers a {low} {callback.monitor}, "
-                f"because its mode is {callback.mode!r}{default}: set mode={mode!r}"
+                f"trainer.callbacks: {type(callback).__name__} prefers a {worse} {callback.monitor}"
+                f", because its mode is {callback.mode!r}{default}: set mode={mode!r}"
             )
         if callback.monitor in names and has_validation is False:
             rank_zero_warn(

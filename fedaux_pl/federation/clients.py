@@ -45,7 +45,9 @@ class LocalClients:
         ``maps`` has the public feature map of each architecture. Returns the heads of all
         processes, ordered by client; sites may not have answered.
         """
-        h0, names, processes = features.h0, self.context.architectures, self.context.processes
+        h0 = features.h0
+        names = self.context.architectures
+        processes = self.context.processes
         mine = processes.local(clients)
         with self.context.progress.stage("releases", len(mine), "client") as stage:
             if step.summed:
@@ -55,8 +57,9 @@ class LocalClients:
                     if group:
                         heads.append(self._sum(step, model, maps[name], group, stage))
                 return heads
-            uses_negatives = step.scorer.uses_negatives
-            negatives = {name: features.negatives(name) for name in h0 if uses_negatives}
+            negatives = {}
+            if step.scorer.uses_negatives:
+                negatives = {name: features.negatives(name) for name in h0}
             released = {}
             for client in mine:
                 name = names[client]
@@ -90,7 +93,8 @@ class LocalClients:
         stage: Stage,
     ) -> ReleasedHead:
         """Return the secure sum over the clients of an architecture."""
-        classes, processes = len(self.context.data.classes), self.context.processes
+        processes = self.context.processes
+        classes = len(self.context.data.classes)
         sums: list[Tensor] = []  # one, over this process's clients, if it has any
         secure = SecureSum(step, public_map.row_length(h0), classes, len(group))
         for client in processes.local(group):
@@ -133,22 +137,23 @@ class LocalClients:
 
         The server sends ``states``, theta^P of each architecture, and ``payloads`` besides.
         """
-        carried, processes, names = (
-            self.context.carried,
-            self.context.processes,
-            self.context.architectures,
-        )
-        mine, sizes = processes.local(clients), self.context.data.client_sizes
+        carried = self.context.carried
+        processes = self.context.processes
+        names = self.context.architectures
+        sizes = self.context.data.client_sizes
+        mine = processes.local(clients)
         jobs = {i: self._job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             results = self._run(jobs, lambda result: stage.update(1, loss=result.loss))
-        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
-        updates, kept = [], dict[int, State]()
+        updates = []
+        kept: dict[int, State] = {}
         for client, job in jobs.items():
-            name, result = names[client], results[client]
+            name = names[client]
+            model = self.modules[name].model
+            result = results[client]
             payload: State = {}
+            own_entries = self.algorithm.own_entries(model)
             if self.algorithm.has_payload:
-                model = self.modules[name].model
                 local = LocalResult(
                     start=trained_parameters(model, states[name]),
                     end=trained_parameters(model, result.state),
@@ -158,12 +163,11 @@ class LocalClients:
                     kept=carried.client_states.get(client, {}),
                 )
                 payload, kept[client] = self.algorithm.client_payload(local)
-            elif own_entries[name]:
-                kept[client] = {key: result.state[key] for key in own_entries[name]}
+            elif own_entries:
+                kept[client] = {key: result.state[key] for key in own_entries}
             updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
-        if self.algorithm.has_payload or any(own_entries.values()):
-            carried.client_states.update(processes.merge(kept))
+        carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))
@@ -175,13 +179,10 @@ class LocalClients:
         """Run jobs of clients: those of an architecture at once, as the runner may train them."""
         results: dict[int, StageResult] = {}
         for name, module in self.modules.items():
-            own = {
-                client: job
-                for client, job in jobs.items()
-                if self.context.architectures[client] == name
-            }
-            found = self.context.runner.run_all(module, list(own.values()), on_done=on_done)
-            results |= zip(own, found, strict=True)
+            clients = [client for client in jobs if self.context.architectures[client] == name]
+            group = [jobs[client] for client in clients]
+            trained = self.context.runner.run_all(module, group, on_done=on_done)
+            results |= zip(clients, trained, strict=True)
         return results
 
     def evaluate(self, round_: int) -> dict[str, float]:
@@ -192,19 +193,19 @@ class LocalClients:
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:
         """Return the models that clients would use themselves: with FedBN's entries, fine-tuned."""
+        names = self.context.architectures
         if not self.settings.fine_tuning:
-            return {i: self._start(i, states[self.context.architectures[i]]) for i in clients}
-        jobs = {
-            client: replace(
-                self._job(round_, client, states[self.context.architectures[client]], {}),
+            return {client: self._start(client, states[names[client]]) for client in clients}
+        jobs = {}
+        for client in clients:
+            jobs[client] = replace(
+                self._job(round_, client, states[names[client]], {}),
                 epochs=self.settings.fine_tuning,
                 seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
                 optimizer_state=None,
                 keep_optimizer=False,
                 correction={} if self.algorithm.has_payload else None,
             )
-            for client in clients
-        }
         return {client: result.state for client, result in self._run(jobs).items()}
 
     def _start(self, client: int, state: State) -> State:
@@ -214,7 +215,8 @@ class LocalClients:
         return {**state, **{name: kept[name] for name in names if name in kept}}
 
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
-        carried, correction = self.context.carried, None
+        carried = self.context.carried
+        correction = None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
         return Job(

@@ -80,7 +80,9 @@ class ServerFeatures:
         h0: Mapping[str, nn.Module],
         predict: Callable[[nn.Module, Inputs], Tensor] = predict_features,
     ) -> None:
-        self.data, self.h0, self._predict = data, h0, predict
+        self.data = data
+        self.h0 = h0
+        self._predict = predict
         self._auxiliary: dict[str, Tensor] = {}
         self.sent_negatives: dict[str, Tensor] = {}  # as sites got them in an earlier run
 
@@ -99,7 +101,8 @@ class ServerFeatures:
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
         """Return h_0(x) on D_distill and on the evaluated data, by part and architecture."""
-        rows, evaluated = self.data.auxiliary_rows["distill"], self.data.evaluation_examples.inputs
+        rows = self.data.auxiliary_rows["distill"]
+        evaluated = self.data.evaluation_examples.inputs
         return {
             "distill": {name: self.auxiliary(name)[rows] for name in self.h0},
             "evaluation": {name: predict_features(h0, evaluated) for name, h0 in self.h0.items()},

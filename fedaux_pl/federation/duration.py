@@ -59,7 +59,8 @@ def _pretraining_seconds(federation: FederationModule, preparation: Preparation)
 
 def _round_seconds(federation: FederationModule) -> float:
     """Estimate a round: clients train, teachers predict, students are distilled and evaluated."""
-    data, algorithm = federation.data, federation.algorithm
+    data = federation.data
+    algorithm = federation.algorithm
     share = federation.participation if algorithm.trains_clients else 0.0
     batch = data.all_inputs[0][:_SAMPLES]
     total = 0.0
@@ -67,14 +68,14 @@ def _round_seconds(federation: FederationModule) -> float:
         model = copy.deepcopy(student)
         train = _seconds(_train, model, batch)
         predict = _seconds(_predict, model, batch)
-        clients = [i for i, own in enumerate(federation.architectures) if own == name]
-        samples = sum(data.client_sizes[client] for client in clients)
-        total += share * samples * federation.local.epochs * train
+        clients = zip(federation.architectures, data.client_sizes, strict=True)
+        sizes = [size for architecture, size in clients if architecture == name]
+        total += share * sum(sizes) * federation.local.epochs * train
         total += len(data.evaluation_examples) * predict
         if algorithm.distills:
             distilled = len(data.distill_inputs)
             total += distilled * federation.distillation.epochs * train
-            total += distilled * share * len(clients) * predict
+            total += distilled * share * len(sizes) * predict
     return total
 
 

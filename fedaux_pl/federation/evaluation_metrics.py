@@ -18,19 +18,20 @@ MetricOptions = dict[str, dict[str, Any]]
 """The options of each metric by its name in logs."""
 
 ACCURACY = "accuracy"
-_SHORT: dict[str, tuple[str, dict[str, Any]]] = {
-    "auroc": ("MulticlassAUROC", {}),
-    "average_precision": ("MulticlassAveragePrecision", {}),
-    "balanced_accuracy": ("MulticlassRecall", {}),
-    "ece": ("MulticlassCalibrationError", {}),
-    "f1": ("MulticlassF1Score", {}),
-    "kappa": ("MulticlassCohenKappa", {}),
-    "mcc": ("MulticlassMatthewsCorrCoef", {}),
-    "precision": ("MulticlassPrecision", {}),
-    "recall": ("MulticlassRecall", {}),
-    "specificity": ("MulticlassSpecificity", {}),
-    "top5_accuracy": ("MulticlassAccuracy", {"top_k": 5, "average": "micro"}),
+_SHORT = {
+    "auroc": "MulticlassAUROC",
+    "average_precision": "MulticlassAveragePrecision",
+    "balanced_accuracy": "MulticlassRecall",
+    "ece": "MulticlassCalibrationError",
+    "f1": "MulticlassF1Score",
+    "kappa": "MulticlassCohenKappa",
+    "mcc": "MulticlassMatthewsCorrCoef",
+    "precision": "MulticlassPrecision",
+    "recall": "MulticlassRecall",
+    "specificity": "MulticlassSpecificity",
+    "top5_accuracy": "MulticlassAccuracy",
 }
+_DEFAULTS: MetricOptions = {"top5_accuracy": {"top_k": 5, "average": "micro"}}
 _TRIAL_CLASSES = 6  # more than the 5 of top5_accuracy
 
 
@@ -48,29 +49,31 @@ def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> Metri
     """
     names = [given] if isinstance(given, str) else given or ()
     entries = list(names.items()) if isinstance(names, Mapping) else [(name, {}) for name in names]
-    if not all(isinstance(n, str) and isinstance(own, Mapping | None) for n, own in entries):
+    if not all(isinstance(n, str) and isinstance(o, Mapping | None) for n, o in entries):
         raise ValueError(
             "metrics must be names such as [f1, auroc], or names with options such as "
             f"{{f1: {{average: weighted}}}}, but is {given!r}"
         )
     chosen: MetricOptions = {}
-    for given_name, options in entries:
-        name, own = given_name.rpartition(".")[2], dict(options or {})
+    for given_name, given_options in entries:
+        options = dict(given_options or {})
+        name = given_name.rpartition(".")[2]
         if name != given_name:
-            own = {"class_path": given_name, **own}
+            options = {"class_path": given_name, **options}
         if name == ACCURACY or "/" in name or name in chosen:
             raise ValueError(
                 f"metrics: {name!r} is measured anyway, there twice, or has a '/': leave it out, "
                 "or choose another name for it with the option class_path"
             )
-        chosen[name] = own
-        _try(name, own)
+        chosen[name] = options
+        _try(name, options)
     return chosen
 
 
 def class_paths(chosen: MetricOptions) -> list[str]:
     """Return the class paths that metrics are imported from."""
-    return [own["class_path"] for own in chosen.values() if "." in own.get("class_path", "")]
+    paths = [options.get("class_path", "") for options in chosen.values()]
+    return [path for path in paths if "." in path]
 
 
 def _try(name: str, options: Mapping[str, Any]) -> None:
@@ -90,25 +93,29 @@ def _try(name: str, options: Mapping[str, Any]) -> None:
 def _create(name: str, options: Mapping[str, Any], num_classes: int) -> Metric:
     """Create a metric with the arguments that every multi-class metric needs."""
     class_path = options.get("class_path", name)
-    short, defaults = _SHORT.get(class_path, (class_path, {}))
+    path = _SHORT.get(class_path, class_path)
+    if "." not in path:
+        path = f"{classification.__name__}.{path}"
     try:
-        kind = import_class(short if "." in short else f"{classification.__name__}.{short}", Metric)
+        kind = import_class(path, Metric)
     except ImportError as error:
-        known = [*_SHORT, *(known for known in dir(classification) if known[:5] == "Multi")]
+        known = [*_SHORT, *(kind for kind in dir(classification) if kind[:5] == "Multi")]
         raise ValueError(
             f"metrics: there is no metric {class_path!r}{did_you_mean(class_path, known)}: give "
             f"one of {', '.join(_SHORT)}, or a class path such as "
             f"torchmetrics.classification.MulticlassFBetaScore ({error})"
         ) from error
     parameters = signature(kind).parameters
-    filled = {"task": "multiclass", "num_classes": num_classes}
+    filled: dict[str, Any] = {"task": "multiclass", "num_classes": num_classes}
     arguments = {key: value for key, value in filled.items() if key in parameters}
-    arguments |= defaults | {k: v for k, v in options.items() if k != "class_path"}
+    arguments |= {**_DEFAULTS.get(class_path, {}), **options}
+    arguments.pop("class_path", None)
     average = getattr(parameters.get("average"), "default", None)
-    is_macro = arguments.get("average", average) == "macro"
-    try:
+    if arguments.get("average", average) == "macro":
         # the classes apart: the mean over those that occur follows, as others have no value
-        metric: Metric = kind(**arguments | ({"average": "none"} if is_macro else {}))
+        arguments["average"] = "none"
+    try:
+        metric: Metric = kind(**arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"metrics: {name} cannot be created with {dict(options)}: {first_line(error)}"
@@ -135,15 +142,19 @@ class EvaluationMetrics:
     """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions."""
 
     def __init__(self, chosen: MetricOptions, num_classes: int = _TRIAL_CLASSES) -> None:
-        self.metrics = {name: _create(name, own, num_classes) for name, own in chosen.items()}
-        for metric in self.metrics.values():
+        self.metrics: dict[str, Metric] = {}
+        for name, options in chosen.items():
+            metric = _create(name, options, num_classes)
             metric.validate_args = False  # as labels are: every update would wait for the device
+            self.metrics[name] = metric
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
         """Whether a higher value is better, of each metric; true if torchmetrics does not say."""
-        found = {name: metric.higher_is_better for name, metric in self.metrics.items()}
-        return {ACCURACY: True} | {name: is_so is not False for name, is_so in found.items()}
+        better = {ACCURACY: True}
+        for name, metric in self.metrics.items():
+            better[name] = metric.higher_is_better is not False
+        return better
 
     def __call__(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
         """Return all metrics of logits (N, C) and labels (N,); without those that are NaN."""
@@ -162,18 +173,21 @@ class EvaluationMetrics:
         ``logits`` (N, C) are those of the model that is evaluated for the sample's client,
         ``clients`` (N,) its index in ``names``, -1 for none.
         """
-        parts = [(clients == client).nonzero().flatten() for client in range(len(names))]
-        own = {n: self(logits[i], labels[i]) for n, i in zip(names, parts, strict=True) if len(i)}
-        return self.join(own)
+        measured = {}
+        for client, name in enumerate(names):
+            is_of_client = clients == client
+            if is_of_client.any():
+                measured[name] = self(logits[is_of_client], labels[is_of_client])
+        return self.join(measured)
 
-    def join(self, own: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    def join(self, measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Return the metrics of each client by their names in logs, their mean and the worst."""
-        found: dict[str, float] = {}
+        joined: dict[str, float] = {}
         for metric, is_higher in self.higher_is_better.items():
-            values = {name: each[metric] for name, each in own.items() if metric in each}
+            values = {name: x[metric] for name, x in measured.items() if metric in x}
             if values:
-                worst = (min if is_higher else max)(values.values())
-                found[f"mean_client/{metric}"] = sum(values.values()) / len(values)
-                found[f"worst_client/{metric}"] = worst
-                found |= {f"client_{metric}/{name}": value for name, value in values.items()}
-        return found
+                worst = min if is_higher else max
+                joined[f"mean_client/{metric}"] = sum(values.values()) / len(values)
+                joined[f"worst_client/{metric}"] = worst(values.values())
+                joined |= {f"client_{metric}/{name}": value for name, value in values.items()}
+        return joined

@@ -88,8 +88,9 @@ class Federation(FederationModule):
             )
         self.loaded_from = None
         self.pool, self.server, preparation = assemble(self)
-        if self.announces_duration and (text := describe_duration(self, preparation)):
-            print_above_bars(f"note: {text}")
+        duration = describe_duration(self, preparation) if self.announces_duration else None
+        if duration is not None:
+            print_above_bars(f"note: {duration}")
         if self.run_instead is None:
             self.prepare(preparation)
         else:
@@ -103,7 +104,9 @@ class Federation(FederationModule):
 
         A resumed run has h_0 and the heads from its checkpoint.
         """
-        self.preparation, self.scores, self.labels = preparation, {}, {}
+        self.preparation = preparation
+        self.scores = {}
+        self.labels = {}
         self._learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
@@ -123,14 +126,16 @@ class Federation(FederationModule):
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
             self._h0 = {name: preparation.pretrain(name, student) for name, student in students}
-            for name, state in self.h0.items():
-                load_backbone(self.students[name], state)
+            for name, student in students:
+                load_backbone(student, self.h0[name])
 
     def _release_heads(self) -> None:
         """Collect the releases of all clients; in later rounds, of sites that had not answered."""
         if not self.plan:
             return
-        data, preparation, is_first = self.data, self.preparation, not self.heads
+        data = self.data
+        preparation = self.preparation
+        is_first = not self.heads
         is_complete = not any(map(preparation.missing, self.releases.values()))
         if is_complete and (self.scores or self.labels):
             return
@@ -177,7 +182,7 @@ class Federation(FederationModule):
         """
         t = self.current_epoch + 1
         self.metrics = {"round": t}
-        theta = {name: copy_state(student) for name, student in self.students.items()}
+        theta = self._student_states()
         with self.undone_on_error():
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
                 self._release_heads()  # of sites that answer late
@@ -221,24 +226,27 @@ class Federation(FederationModule):
         (``local.fine_tuning``). ``logits``, those of the server's models, are returned where
         clients have no others; the first of ``examples`` may be evaluated only.
         """
-        own = self.local.fine_tuning or any(map(self.algorithm.own_entries, self.students.values()))
+        entries = map(self.algorithm.own_entries, self.students.values())
+        is_personal = self.local.fine_tuning or any(entries)
         is_same = list(examples.client_names) == self.data.client_names
         is_early = self.trainer.sanity_checking  # before the first round
-        if not own or examples.clients is None or not is_same or is_early:
+        if not is_personal or examples.clients is None or not is_same or is_early:
             return logits
         if getattr(self, "pool", None) is None:  # evaluates a checkpoint
             self.pool, self.server, _ = assemble(self)
-        owners, logits = examples.clients[: len(logits)].cpu(), logits.clone()
-        states = {name: copy_state(student) for name, student in self.students.items()}
-        models = self.pool.own_models(
-            int(self.metrics["round"]), sorted({*owners.tolist()}), states
-        )
+        owners = examples.clients[: len(logits)].cpu()
+        logits = logits.clone()
+        theta = self._student_states()
+        models = self.pool.own_models(int(self.metrics["round"]), sorted({*owners.tolist()}), theta)
         runner = self.server.context.runner
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
-            model, inputs = self.server.models[self.architectures[client]], examples.inputs[rows]
-            logits[rows] = runner.predict(model, state, inputs, self.batchnorm)
+            model = self.server.models[self.architectures[client]]
+            logits[rows] = runner.predict(model, state, examples.inputs[rows], self.batchnorm)
         return logits
+
+    def _student_states(self) -> dict[str, State]:
+        return {name: copy_state(student) for name, student in self.students.items()}
 
     def select_clients(self, t: int) -> list[int]:
         """Return S_t, the clients that take part in round t; empty if they only make a release."""
@@ -256,7 +264,8 @@ class Federation(FederationModule):
         """Add the traffic and the size of the teacher memory, then broadcast the metrics."""
         before = self.preparation_bytes
         if self.history:
-            before = self.history[-1]["bytes/up_total"], self.history[-1]["bytes/down_total"]
+            last = self.history[-1]
+            before = last["bytes/up_total"], last["bytes/down_total"]
         self.metrics |= round_metrics.traffic(
             updates, payloads, self.head_only, self.processes, before
         )

@@ -67,10 +67,15 @@ class FederationModule(Students):
     ) -> None:
         super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
         self.automatic_optimization = False
-        self.algorithm, self.participation = algorithm, participation
-        self.trained, self.head_only = trained, trained == "head"
-        self.local, self.distillation, self.pretraining = local, distillation, pretraining
-        self.optimizer_state, self.carry = optimizer_state, optimizer_state == "carry"
+        self.algorithm = algorithm
+        self.participation = participation
+        self.trained = trained
+        self.head_only = trained == "head"
+        self.local = local
+        self.distillation = distillation
+        self.pretraining = pretraining
+        self.optimizer_state = optimizer_state
+        self.carry = optimizer_state == "carry"
         self.threads = self._given_threads = threads
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
@@ -92,9 +97,9 @@ class FederationModule(Students):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
-        method = self.algorithm
-        memory = TeacherMemory(discount=method.discount, clients=method.max_absent)
-        self.carried = CarriedState(memory)
+        self.carried = CarriedState(
+            TeacherMemory(discount=self.algorithm.discount, clients=self.algorithm.max_absent)
+        )
         self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
@@ -105,45 +110,49 @@ class FederationModule(Students):
 
         A Trainer that has finished no round begins a new run. A checkpoint is loaded afterwards.
         """
-        self.processes = processes_of(self.trainer)
-        if stage != "fit" and self.students and self.trainer.datamodule is None:  # type: ignore[attr-defined]
+        trainer = self.trainer
+        algorithm = self.algorithm
+        is_fit = stage == "fit"
+        self.processes = processes_of(trainer)
+        if not is_fit and self.students and trainer.datamodule is None:  # type: ignore[attr-defined]
             return  # evaluates or predicts with dataloaders
-        checks.check_data(self.data, self.algorithm, self.clients)
+        data = self.data
+        checks.check_data(data, algorithm, self.clients)
         if self.sites_evaluate:
-            checks.check_monitors(self.trainer)
-        has_validation = self.data.validation_examples is not None
+            checks.check_monitors(trainer)
         further = self.monitored_metrics
-        if self.data.holds == "private" or self.data.evaluation_examples.clients is None:
-            further = {k: v for k, v in further.items() if "_client/" not in k}
-        checks.check_trainer(self.trainer, self.clients, has_validation, further)
-        if stage == "fit":
+        if data.holds == "private" or data.evaluation_examples.clients is None:
+            further = {name: further[name] for name in further if "_client/" not in name}
+        has_validation = data.validation_examples is not None
+        checks.check_trainer(trainer, self.clients, has_validation, further)
+        if is_fit:
             optimizer = self.local.optimizer_settings.plain()
-            self.algorithm.check_clients(optimizer, str(self.trainer.precision))
-        self.trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
+            algorithm.check_clients(optimizer, str(trainer.precision))
+        trainer.log_every_n_steps = 1  # type: ignore[attr-defined]  # a round is one batch
         if self.loaded_from is not None:
             self.train()
-        elif stage == "fit" and self.current_epoch == 0:
+        elif is_fit and self.current_epoch == 0:
             self._begin()
             self.students.clear()
-        self.plan = self.plan_releases() if stage == "fit" else {}
+        self.plan = self.plan_releases() if is_fit else {}
         if not self.students:
-            pretrained = self.algorithm.pretrained
-            self.create_students(self.data.input_shape, self.data.classes, pretrained)
+            self.create_students(data.input_shape, data.classes, algorithm.pretrained)
             for student in self.students.values():
-                self.data.check_model(student)
-                self.algorithm.own_entries(student)  # raises if it cannot have any
-        check_sums(self.plan, dict(self.students.items()), len(self.data.classes))
+                data.check_model(student)
+                algorithm.own_entries(student)  # raises if it cannot have any
+        students = dict(self.students.items())
+        check_sums(self.plan, students, len(data.classes))
         self._outer_threads = torch.get_num_threads()
-        self.use_threads(self.processes.broadcast(choose_threads(self.students.values())))
-        if stage == "fit" and not self.head_only:
-            distillation = self.distillation if self.algorithm.distills else None
-            students = dict(self.students.items())
-            checks.check_batches(self.data, students, self.architectures, self.local, distillation)
-        if stage == "fit":
-            for training in (self.local, self.distillation):
-                training.check(self.data.all_inputs[0][:4], self.trainer.max_epochs)
-            if self.algorithm.distills and self.distillation.hard_labels:
-                self.data.distill_labels  # noqa: B018 - raises if there are none
+        self.use_threads(self.processes.broadcast(choose_threads(students.values())))
+        if not is_fit:
+            return
+        if not self.head_only:
+            distillation = self.distillation if algorithm.distills else None
+            checks.check_batches(data, students, self.architectures, self.local, distillation)
+        for training in (self.local, self.distillation):
+            training.check(data.all_inputs[0][:4], trainer.max_epochs)
+        if algorithm.distills and self.distillation.hard_labels:
+            data.distill_labels  # noqa: B018 - raises if there are none
 
     def plan_releases(self) -> Plan:
         """Return the steps of releases; real sites tell their sizes too late to plan by them."""
@@ -215,7 +224,9 @@ class FederationModule(Students):
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Restore the students and all that is carried to the next round if the block raises."""
-        weights, carried = self._round_start = copy_state(self.students), self.carried.copy()
+        weights = copy_state(self.students)
+        carried = self.carried.copy()
+        self._round_start = weights, carried
         try:
             yield
         except BaseException:
@@ -227,15 +238,13 @@ class FederationModule(Students):
         """Add all that was measured to the metrics of the round, also by real sites themselves."""
         if self.is_fitting and not self.trainer.sanity_checking:
             self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
-        found = self.measure()
-        if not self.shows_classes:
-            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS)}
         prefix = self.evaluation_prefix
+        hidden: tuple[str, ...] = () if self.shows_classes else _OF_PARTS
+        shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
         if self.is_fitting:
-            self.metrics |= {prefix + name: value for name, value in found.items()}
-            # of parts, callbacks can monitor mean and worst only: there may be many clients
-            found = {name: found[name] for name in found if not name.startswith(_OF_PARTS[:2])}
-        measured = {prefix + name: value for name, value in found.items()}
+            self.metrics |= {prefix + name: value for name, value in shown.items()}
+            hidden = _OF_PARTS[:2]  # callbacks monitor mean and worst: there may be many clients
+        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
         self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
@@ -251,23 +260,26 @@ class FederationModule(Students):
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
-        heads, scoring = self.all_heads, self.algorithm.scoring
-        privacy = None if scoring is None else scoring.privacy
-        lines = describe_privacy(heads, self.total_cost, privacy)
-        if not self.algorithm.trains_clients and scoring is not None:
+        algorithm = self.algorithm
+        scoring = algorithm.scoring
+        if scoring is None or algorithm.trains_clients:
+            privacy = None if scoring is None else scoring.privacy
+            lines = describe_privacy(self.all_heads, self.total_cost, privacy)
+        else:
             besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
-            lines = describe_all(heads, scoring, self.total_cost, besides)
-        others, saved = [], "which the server's checkpoint holds"
+            lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
+        saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
+        others = []
         if self.carry:
             others.append(
                 f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
             )
         if self.holds_out:
             others.append(f"the accuracies on {held_out}, and the choice of a round by them")
-        if self.holds_out and self.algorithm.remember:
-            others.append(f"the clients' logits on {held_out}, {saved}")
-        if self.algorithm.has_payload or self.carried.client_states:
+            if algorithm.remember:
+                others.append(f"the clients' logits on {held_out}, {saved}")
+        if algorithm.has_payload or self.carried.client_states:
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in others]
@@ -286,7 +298,7 @@ class FederationModule(Students):
         training = (self.local, self.distillation, self.pretraining)
         settings: dict[str, Any] = {
             **self.arguments(),
-            **{part.option: part.plain() for part in training},
+            **{stage.option: stage.plain() for stage in training},
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
@@ -300,7 +312,8 @@ class FederationModule(Students):
 
         Within a round (SLURM's signal) it is what the round began with, which is then repeated.
         """
-        carried, data = self.carried, self.data
+        carried = self.carried
+        data = self.data
         steps: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
         if self._round_start is not None and steps.processed < steps.ready:
             weights, carried = self._round_start
@@ -334,7 +347,8 @@ class FederationModule(Students):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore an undamaged checkpoint of the same format and settings."""
-        trainer, content = self.trainer, checkpoint["federation"]
+        trainer = self.trainer
+        content = checkpoint["federation"]
         is_checked = isinstance(trainer.strategy.checkpoint_io, checkpoints.AtomicCheckpointIO)
         if trainer.ckpt_path is not None and not is_checked:
             checkpoints.check_undamaged(trainer.ckpt_path)
@@ -355,8 +369,8 @@ class FederationModule(Students):
             # in place: the clients of a finished fit refer to it
             setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it
-        own = self.processes.local(sorted(content["memory"].items()))
-        self.carried.memory.load_state_dict(dict(own))
+        remembered = self.processes.local(sorted(content["memory"].items()))
+        self.carried.memory.load_state_dict(dict(remembered))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -389,7 +403,8 @@ class FederationModule(Students):
         # without weights that come with models: those of the checkpoint follow
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])
-        federation.history, federation.loaded_from = content["history"], Path(checkpoint_path)
+        federation.history = content["history"]
+        federation.loaded_from = Path(checkpoint_path)
         federation.metrics = content["round"]
         federation.carried.client_states = content["client_states"]  # clients are evaluated by them
         return federation.to(map_location or "cpu").eval()

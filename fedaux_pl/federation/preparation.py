@@ -79,10 +79,12 @@ class Preparation:
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
         # processes: sums over parts round differently, and Adam turns tiny differences
         # of gradients near 0 into steps of size lr.
-        processes, runner = self.context.processes, self.context.runner
+        processes = self.context.processes
+        runner = self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
-        epoch_numbers, trainer = itertools.count(1), runner.trainer
+        epoch_numbers = itertools.count(1)
+        trainer = runner.trainer
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:
 
             def on_epoch(loss: float) -> None:
@@ -246,7 +248,7 @@ class Preparation:
         key: _Key = {
             "kind": f"map-{name.replace('/', '_')}",
             "h0": self._describe(name, features.h0[name], head=False),
-            "map": _as_text({part: settings[part] for part in ("feature_map", "norm_bound")}),
+            "map": _as_text({name: settings[name] for name in ("feature_map", "norm_bound")}),
             "data": self.context.data.fingerprints["auxiliary"],
             "rows": tensor_digest(self.context.data.auxiliary_rows["negatives"]),
             "negatives": int(needs_negatives),
@@ -262,12 +264,13 @@ class Preparation:
 
         It uses the labels of all clients, which a real server does not have.
         """
-        data, test = self.context.data, self.context.data.evaluation_examples
+        data = self.context.data
+        test = data.evaluation_examples
         # every process has all data: there is nothing to synchronize
         metric = KNNAccuracy(sync_on_compute=False).to(test.inputs.device)
         for client in range(data.num_clients):
-            own = data.client(client)
-            metric.update(predict_features(h0, own.inputs), own.targets, query=False)
+            examples = data.client(client)
+            metric.update(predict_features(h0, examples.inputs), examples.targets, query=False)
         metric.update(predict_features(h0, test.inputs), test.targets, query=True)
         return float(metric.compute())
 

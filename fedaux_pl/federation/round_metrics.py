@@ -39,11 +39,15 @@ def traffic(
         state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
         for update in updates
     )
-    own_up = models + sum(state_bytes(update.payload) for update in updates)
-    own_down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
-    up, down = map(sum, zip(*processes.gather((own_up, own_down)), strict=True))
-    totals = {"bytes/up_total": before[0] + up, "bytes/down_total": before[1] + down}
-    return {"bytes/up": up, "bytes/down": down, **totals}
+    up = models + sum(state_bytes(update.payload) for update in updates)
+    down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
+    up, down = map(sum, zip(*processes.gather((up, down)), strict=True))
+    return {
+        "bytes/up": up,
+        "bytes/down": down,
+        "bytes/up_total": before[0] + up,
+        "bytes/down_total": before[1] + down,
+    }
 
 
 def preparation_traffic(
@@ -71,7 +75,6 @@ def preparation_traffic(
 
 def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:
     """Return the size of the memory of all processes together."""
-    own = len(memory.stored), memory.bytes, memory.forgotten
-    names = "memory/clients", "memory/bytes", "memory/forgotten"
-    sizes = zip(*processes.gather(own), strict=True)
-    return dict(zip(names, map(sum, sizes), strict=True))
+    sizes = len(memory.stored), memory.bytes, memory.forgotten  # of this process
+    clients, stored, forgotten = map(sum, zip(*processes.gather(sizes), strict=True))
+    return {"memory/clients": clients, "memory/bytes": stored, "memory/forgotten": forgotten}

@@ -1,5 +1,6 @@
 """What the server computes in a round: its steps, predictions, soft labels and students."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,22 +47,25 @@ class Server:
         ``updates`` are those of this process's clients, ``answers`` those of all processes'
         clients. The averages are the same in every process.
         """
-        processes, states = self.context.processes, self.context.carried.server_states
+        processes = self.context.processes
+        states = self.context.carried.server_states
         averages = dict(theta)
-        names, sizes = self.context.architectures, self.context.data.client_sizes
+        sizes = zip(self.context.architectures, self.context.data.client_sizes, strict=True)
+        samples = Counter[str]()  # of the clients of each architecture
+        for name, size in sizes:
+            samples[name] += size
         for name in dict.fromkeys(answer.architecture for answer in answers):
             members = [answer for answer in answers if answer.architecture == name]
-            own = [update for update in updates if update.architecture == name]
-            average = average_updates(own, members, theta[name], processes, self.head_only)
-            payload = (
-                average_payloads(own, members, processes) if self.algorithm.has_payload else {}
-            )
-            samples = sum(size for n, size in zip(names, sizes, strict=True) if n == name)
+            group = [update for update in updates if update.architecture == name]
+            average = average_updates(group, members, theta[name], processes, self.head_only)
+            payload: State = {}
+            if self.algorithm.has_payload:
+                payload = average_payloads(group, members, processes)
             aggregate = Aggregate(
                 theta=trained_parameters(self.models[name], theta[name]),
                 average=trained_parameters(self.models[name], average),
                 payload=payload,
-                fraction=sum(answer.size for answer in members) / samples,
+                fraction=sum(answer.size for answer in members) / samples[name],
                 state=states.get(name, {}),
             )
             parameters, states[name] = self.algorithm.server_step(aggregate)
@@ -132,13 +136,13 @@ class Server:
         """Return the soft labels on D_distill, shape (N, C)."""
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
-            found = self._aggregate(round_, "distill", lambda _: stage.update(1))
-        if bool(found.isnan().any()):
+            soft_labels = self._aggregate(round_, "distill", lambda _: stage.update(1))
+        if bool(soft_labels.isnan().any()):
             raise FloatingPointError(
                 f"the clients' predictions hold NaN or infinity in round {round_.number}: lower "
                 "local.lr (--model.local.lr)"
             )
-        return found
+        return soft_labels
 
     def evaluate(self, round_: Round) -> dict[str, float]:
         """Return the accuracy of the averages before distillation, and metrics of the teachers.
@@ -167,8 +171,8 @@ class Server:
         labels = self._aggregate(
             round_, "evaluation", lambda logits: votes.append(logits.argmax(dim=1))
         ).argmax(dim=1)
-        own = [int(sum((vote == labels).sum() for vote in votes)), len(votes)]
-        [(agreeing, members)] = self.context.processes.sum([labels.new_tensor(own)])
+        counts = labels.new_tensor([sum((vote == labels).sum() for vote in votes), len(votes)])
+        [(agreeing, members)] = self.context.processes.sum([counts])
         metrics = {"teachers/accuracy": self._accuracy(labels)}
         if members:  # with real sites a round may have no answer
             metrics["teachers/agreement"] = float(agreeing / (members * len(labels)))
@@ -184,8 +188,8 @@ class Server:
 
     def _effective_teachers(self, round_: Round) -> float:
         """Return the mean over D_distill of 1 / sum_i w_i(x)^2, remembered teachers included."""
-        memory, processes = self.context.carried.memory, self.context.processes
-        absent = memory.ages("distill", round_.number, round_.clients, processes)
+        memory = self.context.carried.memory
+        absent = memory.ages("distill", round_.number, round_.clients, self.context.processes)
         ages = dict.fromkeys(round_.clients, 0) | absent
         scores = round_.scores["distill"][list(ages)]
         discounts = torch.tensor([memory.discount**age for age in ages.values()]).to(scores)
@@ -248,8 +252,12 @@ class Server:
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
         results = self.context.processes.merge(results)
+        states: dict[str, State] = {}
+        losses: dict[str, float] = {}
         for name in averages:
-            if (optimizer_state := results[name].optimizer_state) is not None:
-                self.context.carried.server_optimizers[name] = optimizer_state
-        states: dict[str, State] = {name: results[name].state for name in averages}
-        return states, {f"distillation_loss/{name}": results[name].loss for name in averages}
+            result = results[name]
+            states[name] = result.state
+            losses[f"distillation_loss/{name}"] = result.loss
+            if result.optimizer_state is not None:
+                self.context.carried.server_optimizers[name] = result.optimizer_state
+        return states, losses

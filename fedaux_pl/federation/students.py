@@ -1,21 +1,22 @@
 """The server's models under Lightning: what a federation needs around Algorithms 1 and 2."""
 
-import copy
 import warnings
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
+from functools import partial
+from math import isnan
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.evaluation_metrics import ACCURACY, EvaluationMetrics, MetricOptions
-from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import create_for, options_of, state_key
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
@@ -25,7 +26,6 @@ MAX_CLASSES = 20
 """With more classes there is no metric of each class's accuracy; the confusion matrix has them."""
 MAX_CONFUSIONS = 20
 """The clients that have a confusion matrix of their own, where the evaluated data name them."""
-_Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
 class ModulesByName(nn.ModuleDict):
@@ -68,9 +68,12 @@ class Students(pl.LightningModule):
         metrics: MetricOptions,
     ) -> None:
         super().__init__()
-        self.clients, self.model_options, self.seed = clients, model_options, seed
+        self.clients = clients
+        self.model_options = model_options
+        self.seed = seed
         self.batchnorm: BatchNormStatistics = batchnorm
-        self.chosen_metrics, self.evaluation = metrics, EvaluationMetrics(metrics)
+        self.chosen_metrics = metrics
+        self.evaluation = EvaluationMetrics(metrics)
         self.students = ModulesByName()  # the models; empty until ``create_students``
         self.classes: tuple[str, ...] = ()
         self.confusion: Tensor | None = None  # (C, C), of the last evaluation
@@ -81,12 +84,12 @@ class Students(pl.LightningModule):
     @property
     def data(self) -> FederatedDataModule:
         """The Trainer's data module, which must be a federated one."""
-        if (data := self._federated) is None:
+        if self._federated is None:
             raise ConfigurationError(
                 "a federation needs data that are split over clients: give the Trainer a "
                 "FederatedDataModule as datamodule"
             )
-        return data
+        return self._federated
 
     @property
     def _federated(self) -> FederatedDataModule | None:
@@ -100,23 +103,16 @@ class Students(pl.LightningModule):
         """Create the models, ``pretrained`` from weights that come with them, if there are any."""
         self.classes = tuple(classes)
         for number, name in enumerate(self.clients):
-            own = options_of(name, self.clients, self.model_options)
+            options = self.options_of(name)
             with isolated_rng(derive_seed(self.seed, SeedPurpose.INITIALIZATION, number)):
                 self.students[name] = create_for(
-                    input_shape, name, len(classes), pretrained=pretrained, **own
+                    input_shape, name, len(classes), pretrained=pretrained, **options
                 )
         self.evaluation = EvaluationMetrics(self.chosen_metrics, len(classes))
 
-    def create_modules(
-        self, module_type: Callable[..., _Module], settings: TrainingSettings, **options: Any
-    ) -> dict[str, _Module]:
-        """Create a module for each architecture, which trains a copy of the student."""
-        options["optimizer"] = settings.optimizer_settings
-        device, count = self.trainer.strategy.root_device, len(self.classes)
-        return {
-            name: module_type(copy.deepcopy(student), count, **options).to(device)
-            for name, student in self.students.items()
-        }
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return the options of an architecture."""
+        return options_of(name, self.clients, self.model_options)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return class probabilities of the ensemble of all students, shape (N, C)."""
@@ -156,7 +152,7 @@ class Students(pl.LightningModule):
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Predict with each student and with their ensemble."""
-        x, labels = batch[0], batch[1]
+        x, labels = batch[:2]
         if batch_idx == 0:
             self._check_inputs(x)
         logits = []
@@ -190,40 +186,40 @@ class Students(pl.LightningModule):
     @property
     def evaluated_clients(self) -> Examples | None:
         """The evaluated data, if their samples name clients."""
-        if (data := self._federated) is None:
+        data = self._federated
+        if data is None:
             return None
         examples = data.test_examples if self.trainer.testing else data.evaluation_examples
         return None if examples.clients is None else examples
 
     def measure(self) -> dict[str, float]:
         """Return accuracies, chosen metrics and all metrics by client, after all batches."""
-        votes, labels, logits = (torch.cat(part) for part in zip(*self._predictions, strict=True))
+        votes, labels, logits = map(torch.cat, zip(*self._predictions, strict=True))
         self._predictions.clear()
         names = [f"{ACCURACY}/{name}" for name in self.students]
-        right = (votes == labels[:, None]).sum(dim=0) / len(labels)
-        found = dict(zip([*names, ACCURACY], right.tolist(), strict=True))
-        self.confusion = self._count(labels, votes[:, -1])
-        found |= self.class_accuracies()
+        correct = (votes == labels[:, None]).sum(dim=0) / len(labels)
+        metrics = dict(zip([*names, ACCURACY], correct.tolist(), strict=True))
+        count = partial(
+            multiclass_confusion_matrix, num_classes=len(self.classes), validate_args=False
+        )
+        self.confusion = count(votes[:, -1], labels)
+        metrics |= self.class_accuracies()
         if self.chosen_metrics:
-            found |= {k: v for k, v in self.evaluation(logits, labels).items() if k != ACCURACY}
-        if (examples := self.evaluated_clients) is not None and examples.clients is not None:
+            metrics |= self.evaluation(logits, labels) | {ACCURACY: metrics[ACCURACY]}
+        examples = self.evaluated_clients
+        if examples is not None and examples.clients is not None:
             clients = examples.clients[: len(labels)].to(labels.device)  # fewer: limit_val_batches
             client_names = self.client_labels(examples.client_names)
             logits = self.client_logits(examples, logits)
-            found |= self.evaluation.by_client(logits, labels, clients, client_names)
+            metrics |= self.evaluation.by_client(logits, labels, clients, client_names)
             self.client_confusions = {}
             for number, name in enumerate(client_names[:MAX_CONFUSIONS]):
-                rows = (clients == number).nonzero().flatten()
-                if len(rows):
-                    predicted = logits[rows].argmax(dim=1)
-                    self.client_confusions[name] = self._count(labels[rows], predicted)
-        return found
-
-    def _count(self, labels: Tensor, predicted: Tensor) -> Tensor:
-        """Return how many samples of each class are taken for which class, shape (C, C)."""
-        count = len(self.classes)
-        cells = torch.bincount(labels.long() * count + predicted, minlength=count**2)
-        return cells.view(count, count)
+                is_of_client = clients == number
+                if is_of_client.any():
+                    self.client_confusions[name] = count(
+                        logits[is_of_client].argmax(dim=1), labels[is_of_client]
+                    )
+        return metrics
 
     def class_accuracies(self) -> dict[str, float]:
         """Return the fraction of each class's samples that the ensemble classifies correctly.
@@ -232,21 +228,18 @@ class Students(pl.LightningModule):
         """
         if self.confusion is None or len(self.classes) > MAX_CLASSES:
             return {}
-        correct, sizes = self.confusion.diagonal().tolist(), self.confusion.sum(dim=1).tolist()
-        return {
-            f"class_accuracy/{name}": right / size
-            for name, right, size in zip(self.classes, correct, sizes, strict=True)
-            if size
-        }
+        accuracies = (self.confusion.diagonal().double() / self.confusion.sum(dim=1)).tolist()
+        by_class = zip(self.classes, accuracies, strict=True)
+        return {f"class_accuracy/{name}": value for name, value in by_class if not isnan(value)}
 
     @property
     def monitored_metrics(self) -> dict[str, bool]:
         """What callbacks can monitor besides accuracies: whether a higher value is better."""
         better = self.evaluation.higher_is_better
-        of_clients = {
-            f"{part}_client/{k}": v for part in ("mean", "worst") for k, v in better.items()
-        }
-        return {name: better[name] for name in self.chosen_metrics} | of_clients
+        monitored = {name: better[name] for name in self.chosen_metrics}
+        for prefix in ("mean_client/", "worst_client/"):
+            monitored |= {prefix + name: is_higher for name, is_higher in better.items()}
+        return monitored
 
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return the logits by which clients are evaluated."""
@@ -272,9 +265,10 @@ class Students(pl.LightningModule):
 
         ``self.log`` would log them over steps, in two rows; so the loggers are called directly.
         """
-        losses = {k: v for k, v in metrics.items() if k.startswith(_LOSSES)}
+        losses = {name: value for name, value in metrics.items() if name.startswith(_LOSSES)}
         self.log_measured(losses, logger=False)
         if self.trainer.is_global_zero:
-            measured = {name: value for name, value in metrics.items() if name != "round"}
+            measured = dict(metrics)
+            round_ = int(measured.pop("round"))
             for logger in self.trainer.loggers:
-                logger.log_metrics(measured, step=int(metrics["round"]))
+                logger.log_metrics(measured, step=round_)

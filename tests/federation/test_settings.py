@@ -64,7 +64,7 @@ def test_defaults(settings, epochs, batch_size, lr):
         (
             LocalTraining,
             {"class_weights": "b"},
-            "local.class_weights must be none or balanced, but",
+            "local.class_weights: got 'b'; expected to be none or balanced",
         ),
         (
             LocalTraining,

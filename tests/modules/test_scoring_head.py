@@ -401,11 +401,11 @@ def test_it_runs_the_default_scorer_of_the_package(trainer, tmp_path):
         ScoringHead.load_from_checkpoint, tmp_path / "mean.ckpt", weights_only=True
     )
     assert torch.equal(load(scoring=scoring)(x), head(x))
-    with pytest.raises(ValueError, match=r"must be a Scoring .* but is 'not saved: Scoring'"):
+    with pytest.raises(ValueError, match=r"got 'not saved: Scoring'; expected to be a Scoring"):
         load()
 
 
 def test_a_scorer_that_needs_labels_is_refused():
     scoring = dataclasses.replace(FedAUX().scoring, scorer=ClassStatistics())
-    with pytest.raises(ValueError, match="must be a Scoring whose scorer needs no labels"):
+    with pytest.raises(ValueError, match="expected to be a Scoring whose scorer needs no labels"):
         ScoringHead(scoring=scoring)

@@ -280,7 +280,7 @@ def test_what_cannot_be_evaluated_is_refused_at_the_start(tmp_path):
     with pytest.raises(ValueError, match="add --evaluate true"):
         Limits(evaluate_epsilon=0.1)
     for value in (math.inf, 1e-7, True, 0.0):
-        with pytest.raises(ValueError, match=f"evaluate_epsilon.* (is|they are) {value}"):
+        with pytest.raises(ValueError, match=f"evaluate_epsilon.* (got|is|they are) {value}"):
             Limits(evaluate=True, evaluate_epsilon=value)
     limits = Limits(evaluate=True, evaluate_epsilon=0.1)
     with pytest.raises(ConfigurationError, match=r"may cost epsilon 0 .* state more with"):

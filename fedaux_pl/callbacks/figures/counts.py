@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 250  # of more rounds the last ones are shown
 MAX_WRITTEN = 20  # classes whose cells have numbers
-_PANEL, _GAP = (7.0, 2.8), 0.45  # inches of the lines of a metric
+_WIDTH, _HEIGHT = (7.0, 2.8)  # inches of the lines of a metric
+_PITCH = _HEIGHT + 0.45  # with the gap below them
 
 
 def partition_figure(
@@ -47,18 +48,35 @@ def partition_figure(
     by_coverage = 0.45 * shown.size * cell**2 / max(shown.sum(), 1)
     area = float(72**2 * (by_size if largest <= cell else min(by_size, by_coverage)))
     x, y = np.nonzero(shown)
-    look: dict[str, Any] = {"color": style.BLUE, "linewidths": 0, "clip_on": False}
-    # bubbles in tiny cells can overlap
-    points = axes.scatter(x, y, s=shown[x, y] * area, alpha=1 if cell > 0.16 else 0.8, **look)
+    points = axes.scatter(
+        x,
+        y,
+        s=shown[x, y] * area,
+        color=style.BLUE,
+        alpha=1 if cell > 0.16 else 0.8,  # bubbles in tiny cells can overlap
+        linewidths=0,
+        clip_on=False,
+    )
     axes.set(xlim=(-0.5, len(shown) - 0.5), ylim=(len(names) - 0.5, -0.5))
     axes.grid(color=style.FAINT, linewidth=0.6)
     if x.size:
-        samples: dict[str, Any] = {"num": MaxNLocator(4, integer=True), "fmt": "{x:,.0f}"}
-        samples["func"] = lambda sizes: (sizes / area).round(6)
-        look = {"color": style.BLUE, "markeredgewidth": 0}
-        handles, labels = points.legend_elements("sizes", **samples, **look)
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}
-        axes.legend(handles, labels, title="samples", labelspacing=2, **place, **style.LEGEND)
+        handles, labels = points.legend_elements(
+            "sizes",
+            num=MaxNLocator(4, integer=True),
+            fmt="{x:,.0f}",
+            func=lambda sizes: np.divide(sizes, area).round(6),
+            color=style.BLUE,
+            markeredgewidth=0,
+        )
+        axes.legend(
+            handles,
+            labels,
+            title="samples",
+            labelspacing=2,
+            loc="upper left",
+            bbox_to_anchor=(1.02, 1),
+            **style.LEGEND,
+        )
     style.column_ticks(axes, clients[: len(shown)], column)
     style.row_ticks(axes, names, row)
     axes.set(xlabel="client", ylabel="class")
@@ -79,22 +97,35 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     names = [style.shorten(name) for name in client_names[: shown.shape[1]]]
     column = style.clipped(8.0 / len(shown), 0.03, 0.35)
     row = style.clipped(6.4 / len(names), 0.08, 0.3)
-    part = "" if first == 1 else f", from round {first}"
+    start = "" if first == 1 else f", from round {first}"
     title = "Who took part" + style.of_more(len(names), clients)
     meaning = "filled: the client trained in the round. Right: its number of rounds"
-    note = f"{counted(rounds, 'round')}{part}; {meaning}"
+    note = f"{counted(rounds, 'round')}{start}; {meaning}"
     figure, axes = style.canvas(column * len(shown), row * len(names), title, note)
-    extent = (first - 0.5, rounds + 0.5, len(names) - 0.5, -0.5)
-    image: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": 1}
-    axes.imshow(shown.T, cmap=ListedColormap([style.BAND, style.BLUE]), extent=extent, **image)
+    axes.imshow(
+        shown.T,
+        cmap=ListedColormap([style.BAND, style.BLUE]),
+        extent=(first - 0.5, rounds + 0.5, len(names) - 0.5, -0.5),
+        aspect="auto",
+        interpolation="nearest",
+        vmin=0,
+        vmax=1,
+    )
     if min(row, column) > 0.12:
         style.separate_cells(axes, len(shown), len(names), first)
-    text: dict[str, Any] = {"va": "center", "fontsize": style.TICK_SIZE, "color": style.MUTED}
-    text |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     for i in style.row_ticks(axes, names, row):
-        axes.annotate(str(table[:, i].sum()), (1, i), (6, 0), **text)
+        axes.annotate(
+            str(table[:, i].sum()),
+            (1, i),
+            (6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.TICK_SIZE,
+            color=style.MUTED,
+        )
     labels = [first + t for t in style.thinned(len(shown), column, 0.35)]
-    axes.set_xticks(labels, [str(t) for t in labels])
+    axes.set_xticks(labels, list(map(str, labels)))
     axes.set_xlabel("round")
     return figure
 
@@ -107,17 +138,18 @@ def client_lines_figure(
     Of many clients the one with the worst last accuracy alone is colored and named. The curves of
     each metric are floats of shape (clients, rounds); NaN where there is no value.
     """
-    shown, pitch = [style.shorten(name) for name in names], _PANEL[1] + _GAP
-    first, total = next(iter(curves)), pitch * len(curves) - _GAP
+    shown = [style.shorten(name) for name in names]
+    first = next(iter(curves))
+    total = _PITCH * (len(curves) - 1) + _HEIGHT
     title = "Metrics of each client" if len(curves) > 1 else "Accuracy of each client"
     data = "validation data" if first.startswith("val/") else "test data"
     note = f"{counted(len(names), 'client')}, each on its own {data}"
-    figure, whole = style.canvas(_PANEL[0], total, title, note)
+    figure, whole = style.canvas(_WIDTH, total, title, note)
     whole.set_axis_off()
     worst = int(np.nanargmin(style.to_numpy(curves[first])[:, -1]))
     for k, (metric, values) in enumerate(curves.items()):
-        lower = (total - _PANEL[1] - k * pitch) / total
-        axes = whole.inset_axes((0, lower, 1, _PANEL[1] / total))
+        lower = (total - _HEIGHT - k * _PITCH) / total
+        axes = whole.inset_axes((0, lower, 1, _HEIGHT / total))
         in_percent = "accuracy" in metric
         table = style.to_numpy(values) * (100 if in_percent else 1)
         _draw_lines(axes, rounds, shown, table, worst)
@@ -133,16 +165,25 @@ def _draw_lines(
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    few, mark = len(names) <= len(style.COLORS), "o" if len(rounds) <= 20 else ""
+    is_few = len(names) <= len(style.COLORS)
+    marker = "o" if len(rounds) <= 20 else ""
     for i, (name, line) in enumerate(zip(names, table, strict=True)):
-        look: dict[str, Any] = {"color": style.NO_DATA, "linewidth": 0.8}
-        if few or i == worst:
-            look = {"color": style.COLORS[i] if few else style.ORANGE, "linewidth": 1.6}
-            look |= {"label": name, "marker": mark, "markersize": 4, "zorder": 3}
-        axes.plot(rounds, line, **look)
-    look = {"color": style.INK, "linewidth": 2.4, "linestyle": (0, (4, 2)), "zorder": 4}
-    mean = np.ma.masked_invalid(table).mean(axis=0)
-    axes.plot(rounds, mean, label="mean", marker=mark, markersize=3, **look)
+        if is_few or i == worst:
+            color = style.COLORS[i] if is_few else style.ORANGE
+            axes.plot(rounds, line, color=color, lw=1.6, label=name, marker=marker, ms=4, zorder=3)
+        else:
+            axes.plot(rounds, line, color=style.NO_DATA, lw=0.8)
+    axes.plot(
+        rounds,
+        np.ma.masked_invalid(table).mean(axis=0),
+        color=style.INK,
+        linewidth=2.4,
+        linestyle=(0, (4, 2)),
+        marker=marker,
+        markersize=3,
+        label="mean",
+        zorder=4,
+    )
     axes.grid(color=style.FAINT, linewidth=0.8)
     style.plain_axes(axes)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
@@ -155,7 +196,8 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     The colors are the shares of a row. With at most `MAX_WRITTEN` classes every cell that is not
     empty has its count and, below, its share of the row in percent.
     """
-    table, size = style.to_numpy(counts), len(classes)
+    table = style.to_numpy(counts)
+    size = len(classes)
     names = [style.shorten(name, 18) for name in classes]
     cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
@@ -167,10 +209,17 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     shares = np.divide(table, totals, out=np.zeros(table.shape), where=totals > 0)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     if size <= MAX_WRITTEN:
-        text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL_TICK_SIZE}
         for i, j in np.argwhere(table):
-            color = "white" if shares[i, j] > 0.55 else style.INK
-            axes.text(j, i, f"{table[i, j]}\n{100 * shares[i, j]:.0f} %", color=color, **text)
+            share = shares[i, j]
+            axes.text(
+                j,
+                i,
+                f"{table[i, j]}\n{100 * share:.0f} %",
+                color="white" if share > 0.55 else style.INK,
+                ha="center",
+                va="center",
+                fontsize=style.SMALL_TICK_SIZE,
+            )
     style.row_ticks(axes, names, cell)
     style.column_ticks(axes, names, cell)
     axes.set(xlabel="predicted class", ylabel="true class")

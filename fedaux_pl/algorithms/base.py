@@ -15,7 +15,7 @@ from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
-from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
+from fedaux_pl.scoring.plan import Plan, PublicNumbers, first_step, plan
 from fedaux_pl.scoring.release import clients_of
 
 ServerState = Mapping[str, State]
@@ -193,7 +193,7 @@ class Released:
     @property
     def first(self) -> Step:
         """The first step."""
-        return next(iter(self.plan.values()))
+        return first_step(self.plan)
 
     @property
     def heads(self) -> Sequence[ReleasedHead]:

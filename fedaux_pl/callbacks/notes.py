@@ -13,6 +13,7 @@ from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import pool_statistics
+from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.release import stack_heads
 
 MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
@@ -158,7 +159,7 @@ def _describe_releases(federation: RunView) -> Iterator[tuple[str, str]]:
 
 def _describe_release(heads: Sequence[ReleasedHead], federation: RunView) -> str | None:
     """Say that noise hides what the clients of an architecture have released, if it does."""
-    scorer = next(iter(federation.plan.values())).scorer
+    scorer = first_step(federation.plan).scorer
     if isinstance(scorer, ClassStatistics):
         pooled = pool_statistics(heads, len(federation.data.classes), scorer.second_moment)
         what = f"the mean rows of {len(pooled.means)} classes that the clients released"

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.callbacks.run_view import RunView
+from fedaux_pl.scoring.plan import first_step
 
 
 def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
@@ -69,7 +70,8 @@ def describe_run(federation: RunView, knows_pretraining: bool) -> str:
         "split over clients": split,
         "seed": federation.seed,
     }
-    for step in list(federation.plan.values())[:1]:
+    if federation.plan:
+        step = first_step(federation.plan)
         rows["what clients release"] = f"`{step.scorer}` of `{step.scoring.feature_map}`"
     lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]

@@ -29,6 +29,7 @@ from fedaux_pl.files import (
     write_json_atomically,
     write_text_atomically,
 )
+from fedaux_pl.scoring.plan import first_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +100,8 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        for step in list(federation.plan.values())[:1]:
+        if federation.plan:
+            step = first_step(federation.plan)
             print(f"clients release {step.scorer} of {step.scoring.feature_map}")
         lines = federation.privacy()
         for line in lines:

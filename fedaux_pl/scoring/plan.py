@@ -45,6 +45,11 @@ class PublicNumbers:
         return 1 if privacy.sums == "secure" else min(map(len, self.sizes.values()))
 
 
+def first_step(plan: Plan) -> Step:
+    """Return the first step of a plan that is not empty."""
+    return next(iter(plan.values()))
+
+
 def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Plan:
     """Return the steps in which clients release, with all that the options leave open chosen.
 

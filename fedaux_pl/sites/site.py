@@ -20,6 +20,7 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.budget import Budget, ReleaseKey
+from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.journal import Journal
@@ -176,7 +177,7 @@ class Site:
         step = federation.plan.get(str(request.fields.get("step")))
         if step is None:
             raise RefusalError("settings", "this configuration has no such step of releases")
-        first = next(iter(federation.plan.values()))
+        first = first_step(federation.plan)
         name = federation.architectures[client]
         data = federation.data
         h0, negatives, public_map, sent = self._read_preparation(name, step, request)

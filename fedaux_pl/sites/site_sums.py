@@ -14,7 +14,7 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
-from fedaux_pl.scoring.plan import check_records
+from fedaux_pl.scoring.plan import check_records, first_step
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
@@ -63,7 +63,7 @@ class SiteSums:
         self.privacy = scoring.privacy
         self._pending: dict[str, Pending] = {}
         self._create_member()  # raises if the pins do not fit
-        first = next(iter(federation.plan.values()))
+        first = first_step(federation.plan)
         check_records(first.scorer, federation.data.client_sizes[0])
         if budget.ledger is not None and ALONE not in budget.limits:
             raise ConfigurationError(

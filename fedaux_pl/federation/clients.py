@@ -145,6 +145,7 @@ class LocalClients:
         jobs = {i: self._job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             results = self._run(jobs, lambda result: stage.update(1, loss=result.loss))
+        own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
         updates = []
         kept: dict[int, State] = {}
         for client, job in jobs.items():
@@ -152,7 +153,6 @@ class LocalClients:
             model = self.modules[name].model
             result = results[client]
             payload: State = {}
-            own_entries = self.algorithm.own_entries(model)
             if self.algorithm.has_payload:
                 local = LocalResult(
                     start=trained_parameters(model, states[name]),
@@ -163,11 +163,12 @@ class LocalClients:
                     kept=carried.client_states.get(client, {}),
                 )
                 payload, kept[client] = self.algorithm.client_payload(local)
-            elif own_entries:
-                kept[client] = {key: result.state[key] for key in own_entries}
+            elif own_entries[name]:
+                kept[client] = {key: result.state[key] for key in own_entries[name]}
             updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
-        carried.client_states.update(processes.merge(kept))
+        if self.algorithm.has_payload or any(own_entries.values()):
+            carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))

@@ -90,11 +90,11 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     Its input is called ``inputs`` and its output ``probabilities``; the batch size is free. The
     names of the classes are a JSON list in its metadata, ``classes``.
     """
-    statistics = federation["settings"]["batchnorm"]
+    statistics = federation["settings"]["batchnorm_statistics"]
     if statistics != "running":
         raise ConfigurationError(
-            "ONNX normalizes with running statistics, but this run was evaluated with batchnorm "
-            f"{statistics!r}: export safetensors"
+            "ONNX normalizes with running statistics, but this run was evaluated with "
+            f"batchnorm_statistics {statistics!r}: export safetensors"
         )
     shape = federation["input_shape"]
     dtype = torch.uint8 if len(shape) == 3 else torch.int64
@@ -192,7 +192,7 @@ def _accuracy(federation: Mapping[str, Any]) -> str:
     each = [f"{name} {last[f'{kind}/{name}']:.2%}" for name in names]
     if len(each) > 1:
         text += f", by the ensemble ({', '.join(each)} alone)"
-    if settings["batchnorm"] == "batch":
+    if settings["batchnorm_statistics"] == "batch":
         text += ", with the BatchNorm statistics of each batch"
     return text
 

@@ -118,7 +118,7 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
 
 def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
     """Return the class probabilities of the ensemble of the run's students, shape (N, C)."""
-    statistics = checkpoint["federation"]["settings"]["batchnorm"]
+    statistics = checkpoint["federation"]["settings"]["batchnorm_statistics"]
     models = trained_models(checkpoint).values()
     logits = [predict_logits(model, inputs, statistics) for model in models]
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)

@@ -81,7 +81,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
             hard_labels=distillation.hard_labels,
         ),
         settings=distillation,
-        batchnorm=federation.batchnorm,
+        batchnorm_statistics=federation.batchnorm_statistics,
         head_only=federation.head_only,
     )
     options = {name: complete_options(name, **federation.options_of(name)) for name in modules}

@@ -65,7 +65,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
     for name, known in (
         ("trained", get_args(TrainedPart)),
         ("optimizer_state", ("reset", "carry")),
-        ("batchnorm", get_args(BatchNormStatistics)),
+        ("batchnorm_statistics", get_args(BatchNormStatistics)),
     ):
         check_setting(name, given[name], given[name] in known, f"be {' or '.join(known)}")
     seed = given["seed"]

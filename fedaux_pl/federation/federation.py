@@ -54,9 +54,9 @@ class Federation(FederationModule):
         pretraining: How h_0 is learned, in methods that start from it.
         optimizer_state: ``reset`` resets all optimizers in every round, ``carry`` keeps the
             optimizer state of each client and each student between rounds.
-        batchnorm: The BatchNorm statistics of teachers and evaluation: ``running``, or those of
-            the ``batch``, as in the authors' code (transductive: a prediction then depends on the
-            other test images of its batch).
+        batchnorm_statistics: What BatchNorm uses in teachers and evaluation: ``running``
+            statistics, or those of the ``batch``, as in the authors' code (transductive: a
+            prediction then depends on the other test images of its batch).
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
             {width: 0.5}; those of a single one stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: The seed of the run, from which all others are derived.
@@ -242,7 +242,9 @@ class Federation(FederationModule):
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
             model = self.server.models[self.architectures[client]]
-            logits[rows] = runner.predict(model, state, examples.inputs[rows], self.batchnorm)
+            logits[rows] = runner.predict(
+                model, state, examples.inputs[rows], self.batchnorm_statistics
+            )
         return logits
 
     def _student_states(self) -> dict[str, State]:

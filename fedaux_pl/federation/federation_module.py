@@ -59,13 +59,15 @@ class FederationModule(Students):
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
         optimizer_state: OptimizerState = "reset",
-        batchnorm: BatchNormStatistics = "running",
+        batchnorm_statistics: BatchNormStatistics = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
         threads: int | None = None,
         metrics: list[str] | dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(clients, model_options or {}, batchnorm, seed, read_metrics(metrics))
+        super().__init__(
+            clients, model_options or {}, batchnorm_statistics, seed, read_metrics(metrics)
+        )
         self.automatic_optimization = False
         self.algorithm = algorithm
         self.participation = participation

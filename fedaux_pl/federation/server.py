@@ -30,7 +30,7 @@ class Server:
     models: Mapping[str, nn.Module]  # for predictions; their trained parameters require a gradient
     distillers: Mapping[str, DistillationModule]  # weights of both are overwritten
     settings: Distillation
-    batchnorm: BatchNormStatistics = "running"
+    batchnorm_statistics: BatchNormStatistics = "running"
     head_only: bool = False
     features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # h(x) if it is fixed
 
@@ -118,16 +118,20 @@ class Server:
         model = self.models[architecture]
         if rows is not None and not len(rows):
             return torch.zeros(0, len(self.context.data.classes), device=rows.device)
-        if rows is not None and (self.head_only or self.batchnorm == "batch"):
+        if rows is not None and (self.head_only or self.batchnorm_statistics == "batch"):
             # a head costs little, and the statistics of a batch depend on all its samples
             return self.predict(architecture, state, part)[rows]
         if not self.head_only:
             inputs = self.inputs(part)
-            return self.context.runner.predict(model, state, inputs, self.batchnorm, rows)
+            return self.context.runner.predict(
+                model, state, inputs, self.batchnorm_statistics, rows
+            )
         model.load_state_dict(state)
         key = architecture, part
         if key not in self.features:
-            self.features[key] = predict_features(model, self.inputs(part), self.batchnorm)
+            self.features[key] = predict_features(
+                model, self.inputs(part), self.batchnorm_statistics
+            )
         with torch.no_grad():
             logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
         return logits.float()

@@ -63,7 +63,7 @@ class Students(pl.LightningModule):
         self,
         clients: dict[str, int],
         model_options: dict[str, Any],
-        batchnorm: BatchNormStatistics,
+        batchnorm_statistics: BatchNormStatistics,
         seed: int,
         metrics: MetricOptions,
     ) -> None:
@@ -71,7 +71,7 @@ class Students(pl.LightningModule):
         self.clients = clients
         self.model_options = model_options
         self.seed = seed
-        self.batchnorm: BatchNormStatistics = batchnorm
+        self.batchnorm_statistics: BatchNormStatistics = batchnorm_statistics
         self.chosen_metrics = metrics
         self.evaluation = EvaluationMetrics(metrics)
         self.students = ModulesByName()  # the models; empty until ``create_students``
@@ -157,7 +157,7 @@ class Students(pl.LightningModule):
             self._check_inputs(x)
         logits = []
         for model in self.students.values():
-            with evaluating(model, self.batchnorm):
+            with evaluating(model, self.batchnorm_statistics):
                 logits.append(model(x).float())
         members = torch.stack(logits)
         if bool(members.isnan().any()):

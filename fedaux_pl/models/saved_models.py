@@ -185,7 +185,7 @@ def save_ensemble(
         "classes": list(federation["classes"]),
         "input_shape": list(federation["input_shape"]),
         "input_format": federation.get("input_format") or {},
-        "batchnorm": federation["settings"]["batchnorm"],
+        "batchnorm": federation["settings"]["batchnorm_statistics"],
     }
     text = json.dumps(config, indent=2, default=str) + "\n"
     write_text_atomically(folder / CONFIG, text)

@@ -81,10 +81,10 @@ class SiteEvaluation:
                     f"may cost epsilon {limit:g} (that of the method, 0 if it has none): state "
                     "more with --epsilon_limit, or lower it"
                 )
-            if federation.batchnorm == "batch":
+            if federation.batchnorm_statistics == "batch":
                 raise ConfigurationError(
-                    "with batchnorm 'batch' an answer depends on several test records: set it to "
-                    "'running', or leave out --evaluate_epsilon"
+                    "with batchnorm_statistics 'batch' an answer depends on several test records: "
+                    "set it to 'running', or leave out --evaluate_epsilon"
                 )
         test = renumber(data.private.test(), "class", tuple(data.classes), "test")
         check_same_kind(data.all_inputs[0], test.inputs, "training and test data of this site")
@@ -133,7 +133,7 @@ class SiteEvaluation:
         for name, model in server.models.items():
             state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
             if self.privacy.epsilon is None:
-                logits.append(runner.predict(model, state, inputs, federation.batchnorm))
+                logits.append(runner.predict(model, state, inputs, federation.batchnorm_statistics))
                 continue
             model.load_state_dict(state)
             with torch.no_grad():

@@ -276,7 +276,9 @@ def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
 def test_batch_statistics_of_the_teachers(tmp_path, monkeypatch):
     """They change the soft labels, and predictions do not change running statistics."""
     ensembles = spy(monkeypatch, FedDF, "soft_labels")
-    runs = {kind: run(tmp_path, FedDF(), 1, batchnorm=kind) for kind in ("running", "batch")}
+    runs = {
+        kind: run(tmp_path, FedDF(), 1, batchnorm_statistics=kind) for kind in ("running", "batch")
+    }
     running, batch = ensembles[0][1], ensembles[2][1]
     assert not torch.allclose(running, batch, atol=1e-3)
     a, b = (runs[kind].history[0]["client_loss/mean"] for kind in ("running", "batch"))

@@ -274,7 +274,7 @@ def test_weights_that_are_equal_leave_no_sample_out():
         assert asked == [None] * 4 if scores is None else asked[2:] == [[0, 1, 2, 3, 4]] * 2
 
 
-@pytest.mark.parametrize("options", [{}, {"trained": "head"}, {"batchnorm": "batch"}])
+@pytest.mark.parametrize("options", [{}, {"trained": "head"}, {"batchnorm_statistics": "batch"}])
 def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
     """Soft labels are those of all predictions with small weights set to 0; a resume is exact."""
     share = 0.3

@@ -209,14 +209,14 @@ def test_batch_statistics_are_kept(tmp_path, images):
     federation = {
         "classes": list("0123456789"),
         "input_shape": [1, 8, 8],
-        "settings": {"batchnorm": "batch"},
+        "settings": {"batchnorm_statistics": "batch"},
     }
     files = save_ensemble(tmp_path, {"resnet8": model}, federation)
     assert files == ["model.safetensors", "config.json"]
     with torch.no_grad():
         found = load_exported(tmp_path)(images)
         torch.testing.assert_close(found, model.train()(images).softmax(dim=-1))
-    with pytest.raises(ConfigurationError, match="evaluated with batchnorm 'batch': export"):
+    with pytest.raises(ConfigurationError, match="batchnorm_statistics 'batch': export"):
         to_onnx({"resnet8": model}, federation)
 
 
@@ -226,7 +226,7 @@ def test_an_encoder_is_exported_without_its_source(tmp_path):
         "classes": ["a", "b", "c"],
         "input_shape": [20],
         "input_format": {"tokenizer": "folder", "max_length": 20},
-        "settings": {"batchnorm": "running"},
+        "settings": {"batchnorm_statistics": "running"},
     }
     save_ensemble(tmp_path, {"tinybert": model}, federation)
     again = load_exported(tmp_path)
@@ -259,7 +259,11 @@ def test_onnx_texts():
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     model = encoder(classes=3).eval()
-    federation = {"input_shape": [20], "settings": {"batchnorm": "running"}, "classes": ["a", "b"]}
+    federation = {
+        "input_shape": [20],
+        "settings": {"batchnorm_statistics": "running"},
+        "classes": ["a", "b"],
+    }
     session = runtime.InferenceSession(to_onnx({"encoder": model}, federation))
     x = ids(5, 20, 13, 1)  # three lengths: what is padding must not count
     (found,) = session.run(None, {"inputs": x.long().numpy()})

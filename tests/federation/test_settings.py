@@ -160,7 +160,10 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"participation": 1.5}, r"participation: got 1.5; expected to lie in \(0, 1\]"),
         ({"trained": "all"}, "trained: got 'all'; expected to be full or head"),
         ({"optimizer_state": "keep"}, "optimizer_state: got 'keep'; expected to be reset or carry"),
-        ({"batchnorm": "eval"}, "batchnorm: got 'eval'; expected to be running or batch"),
+        (
+            {"batchnorm_statistics": "eval"},
+            "batchnorm_statistics: got 'eval'; expected to be running or batch",
+        ),
         ({"seed": -1}, "seed: got -1; expected to be an integer of at least 0"),
         ({"seed": 1.5}, "seed: got 1.5; expected to be an integer of at least 0"),
         ({"threads": 0}, "threads: got 0; expected to be an integer of at least 1, or None"),

@@ -88,7 +88,7 @@ def exported(folder, model, shape=(1, 8, 8), **changes):
     federation = {
         "classes": list("abc"),
         "input_shape": list(shape),
-        "settings": {"batchnorm": "running"},
+        "settings": {"batchnorm_statistics": "running"},
     }
     save_ensemble(folder, {"model": model}, federation)
     config = json.loads((folder / "config.json").read_text())

@@ -53,7 +53,7 @@ SCENARIOS = {
             "optimizer_state": "carry",
             "local": LocalTraining(batch_size=16, augmentation="crop_flip", schedule="cosine"),
             "distillation": Distillation(
-                batch_size=16, lr=1e-3, augmentation="randaugment", min_share=0.3
+                batch_size=16, lr=1e-3, augmentation="randaugment", min_share=0.3, blend="vote"
             ),
         },
         2,
@@ -72,7 +72,11 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         folder / f"rank {rank}",
         federation,
         rounds,
-        split(len(federation.architectures), auxiliary=FewDigits(auxiliary=42)),
+        split(
+            len(federation.architectures),
+            auxiliary=FewDigits(auxiliary=42),
+            validation_fraction=0.2 if scenario == "FedAUX" else 0.0,
+        ),
         ckpt_path,
         # figures are slow: only FedAUX's, and not again when it is resumed in another folder
         callbacks=[checkpoints, FederationReport(images=folder.name == "FedAUX")],

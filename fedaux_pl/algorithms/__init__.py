@@ -3,6 +3,9 @@
 from fedaux_pl.algorithms.base import Aggregate as Aggregate
 from fedaux_pl.algorithms.base import Algorithm as Algorithm
 from fedaux_pl.algorithms.base import Answer as Answer
+from fedaux_pl.algorithms.base import Blend as Blend
+from fedaux_pl.algorithms.base import Blended as Blended
+from fedaux_pl.algorithms.base import Distilled as Distilled
 from fedaux_pl.algorithms.base import Ensemble as Ensemble
 from fedaux_pl.algorithms.base import LocalResult as LocalResult
 from fedaux_pl.algorithms.base import Released as Released

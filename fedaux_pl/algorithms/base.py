@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Signature, signature
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import pack_logits, unpack_logits
+from fedaux_pl.functional import blend_states, most_votes, pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
@@ -20,6 +20,12 @@ from fedaux_pl.scoring.release import clients_of
 
 ServerState = Mapping[str, State]
 """Tensors that a server step keeps of one architecture, by the method's names for them."""
+Blend = float | Literal["vote"]
+"""How far the server's new models go from the averages (0) to the distilled ones (1)."""
+CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The weights that clients vote on."""
+VOTE_DISCOUNT = 0.7
+"""What votes of the round before count."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,30 @@ class Aggregate:
         if name in self.state:
             return self.state[name]
         return {key: torch.full_like(tensor, initial) for key, tensor in self.theta.items()}
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The models before and after a round's distillation, by architecture.
+
+    ``ask`` lets all clients that can be reached vote on the models between them: given weights, it
+    returns the sums of the votes for each, by architecture (``functional.blending``).
+    """
+
+    averages: Mapping[str, State]
+    students: Mapping[str, State]
+    blend: Blend  # the option
+    ask: Callable[[Sequence[float]], Mapping[str, Tensor]]
+    votes: Mapping[str, Tensor] = field(default_factory=dict)  # kept since the round before
+
+
+@dataclass(frozen=True)
+class Blended:
+    """The server's new models, by architecture."""
+
+    students: Mapping[str, State]
+    metrics: Mapping[str, float] = field(default_factory=dict)  # to log
+    votes: Mapping[str, Tensor] = field(default_factory=dict)  # to keep for the next round
 
 
 @dataclass(frozen=True)
@@ -370,6 +400,32 @@ class Algorithm:
         raise NotImplementedError(
             f"{type(self).__name__} sets distills to True: it must override soft_labels"
         )
+
+    def blend(self, distilled: Distilled) -> Blended:
+        """Return the server's new models: between the averages and the distilled ones.
+
+        With ``distillation.blend: vote`` each architecture takes the model with the most votes of
+        all clients, discounted ones of earlier rounds included; of equal ones, that nearest to the
+        average.
+        """
+        weights = {}
+        votes = {}
+        metrics = {}
+        if distilled.blend == "vote":
+            for name, sums in distilled.ask(CANDIDATES).items():
+                votes[name] = sums
+                if name in distilled.votes:
+                    votes[name] = sums + VOTE_DISCOUNT * distilled.votes[name]
+                weights[name] = CANDIDATES[most_votes(votes[name].tolist())]
+                metrics[f"blend/{name}"] = weights[name]
+                for weight, total in zip(CANDIDATES, sums.tolist(), strict=True):
+                    metrics[f"votes/{name}/{weight:g}"] = total
+        else:
+            weights = dict.fromkeys(distilled.students, distilled.blend)
+        students = {}
+        for name, student in distilled.students.items():
+            students[name] = blend_states(distilled.averages[name], student, weights[name])
+        return Blended(students, metrics, votes)
 
     def plan(self, numbers: PublicNumbers | None) -> Plan:
         """Return the steps in which clients release, planned by public numbers."""

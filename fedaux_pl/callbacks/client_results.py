@@ -40,6 +40,22 @@ def by_client(measured: Measured) -> "pd.DataFrame":
     return pd.DataFrame(columns)
 
 
+def blend_weights(history: Sequence[Measured]) -> dict[str, dict[int, float]]:
+    """Return the weight of the distilled model by architecture and round; empty without a vote.
+
+    Examples:
+        >>> blend_weights([{"round": 1, "blend/resnet8": 0.25}])
+        {'resnet8': {1: 0.25}}
+    """
+    weights: dict[str, dict[int, float]] = {}
+    for entry in history:
+        for key, value in entry.items():
+            if key.startswith("blend/"):
+                by_round = weights.setdefault(key.removeprefix("blend/"), {})
+                by_round[int(entry["round"])] = value
+    return weights
+
+
 def _is_mean(key: str) -> bool:
     return "mean_client/" in key
 

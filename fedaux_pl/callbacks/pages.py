@@ -35,6 +35,8 @@ def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
     training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}
     if algorithm.distills:
         training["loss of the distillation"] = [r"^distillation_loss/.*$"]
+        if federation.settings()["distillation"].get("blend") == "vote":
+            training["weight of the distilled model, by vote"] = [r"^blend/.*$"]
     if algorithm.pretrained:
         training["loss of the pre-training of h_0, by epoch"] = [r"^pretraining_loss/.*$"]
     costs = {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedaux_pl.callbacks.client_results import client_curves
+from fedaux_pl.callbacks.client_results import blend_weights, client_curves
 from fedaux_pl.callbacks.figures import client_weights, counts, samples
 from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
 from fedaux_pl.callbacks.run_view import RunView
@@ -56,7 +56,7 @@ def prepared_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
 
 
 def client_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
-    """Yield who took part in the rounds so far, and each client's metrics if data name them."""
+    """Yield who took part in the rounds so far, what clients voted for, and their metrics."""
     if federation.algorithm.trains_clients:
         names = federation.data.client_names
         history = federation.history
@@ -66,6 +66,9 @@ def client_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
             row[[client for client in selected if entry.get(f"answered/{names[client]}", 1)]] = 1
         figure = counts.participation_figure(took_part, federation.client_labels(names))
         yield "clients/participation", figure
+    weights = blend_weights(federation.history)
+    if weights:
+        yield "clients/blend", counts.blend_figure(weights)
     rounds, names, curves = client_curves(federation.history)
     if curves:
         yield "clients/metrics", counts.client_lines_figure(rounds, names, curves)

@@ -66,7 +66,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",
     )
-    pool = LocalClients(context, modules, local, algorithm)
+    pool = LocalClients(context, modules, local, algorithm, federation.batchnorm_statistics)
     if federation.create_pool is not None:
         pool = federation.create_pool(context, local)
     server = Server(

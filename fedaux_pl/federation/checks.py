@@ -88,6 +88,23 @@ def check_settings(given: Mapping[str, Any]) -> None:
             f"local.class_weights is {given['local'].class_weights}, but clients of "
             f"{given['algorithm'].name} do not train: set it to none"
         )
+    blend = given["distillation"].blend
+    is_one_release = given["algorithm"].distills and not given["algorithm"].trains_clients
+    if is_one_release and blend != 1:
+        raise ConfigurationError(
+            f"distillation.blend is {blend}, but clients of {given['algorithm'].name} send one "
+            "message and no models to average: leave it out"
+        )
+
+
+def check_vote(data: FederatedDataModule) -> None:
+    """Raise a ConfigurationError if clients have no data to vote by."""
+    if data.validation_examples is None:
+        raise ConfigurationError(
+            "with distillation.blend 'vote' clients choose by data that they hold out, and there "
+            "are none: set data.validation_fraction (such as 0.1), or give the source validation "
+            "data"
+        )
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:

@@ -12,11 +12,16 @@ from torch.nn.functional import one_hot
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
-from fedaux_pl.engine.inference import predict_features, predict_private_features
+from fedaux_pl.engine.inference import (
+    BatchNormStatistics,
+    predict_features,
+    predict_private_features,
+)
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
@@ -31,6 +36,7 @@ class LocalClients:
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
+    batchnorm_statistics: BatchNormStatistics = "running"  # of evaluation
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(
@@ -189,6 +195,30 @@ class LocalClients:
     def evaluate(self, round_: int) -> dict[str, float]:
         """Return no metrics: all test data are the server's."""
         return {}
+
+    def vote(
+        self,
+        averages: Mapping[str, State],
+        students: Mapping[str, State],
+        weights: Sequence[float],
+    ) -> dict[str, Tensor]:
+        """Return the sums of all clients' votes on models between averages and students.
+
+        By architecture, one for each weight of ``functional.blend_states``.
+        """
+        held_out = self.context.data.validation_examples
+        assert held_out is not None  # noqa: S101 - checked in the set-up
+        votes = {}
+        for name, student in students.items():
+            sums = []
+            for weight in weights:
+                state = blend_states(averages[name], student, weight)
+                logits = self.context.runner.predict(
+                    self.modules[name].model, state, held_out.inputs, self.batchnorm_statistics
+                )
+                sums.append(clipped_log_likelihood(logits, held_out.targets))
+            votes[name] = torch.stack(sums).cpu()
+        return votes
 
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]

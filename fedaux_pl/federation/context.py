@@ -30,6 +30,7 @@ class CarriedState:
     server_optimizers: dict[str, dict[str, Any]] = field(default_factory=dict)  # if carried
     client_states: dict[int, State] = field(default_factory=dict)  # what each client keeps
     server_states: dict[str, ServerState] = field(default_factory=dict)  # for the next server step
+    votes: Mapping[str, Tensor] = field(default_factory=dict)  # of the clients, for each candidate
 
     def copy(self) -> Self:
         """Return a copy that later rounds do not change."""

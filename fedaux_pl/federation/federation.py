@@ -198,13 +198,15 @@ class Federation(FederationModule):
                 round_ = self.server.collect_round(
                     t, updates, answers, averages, scores=self.scores, labels=self.labels
                 )
-            students = averages
+            students: Mapping[str, State] = averages
             if self.algorithm.distills:
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
                     soft_labels = self.server.soft_labels(round_)
-                with self.timed("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
-                    students, losses = self.server.distill(t, averages, soft_labels)
-                self.metrics |= losses
+                with self.timed("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
+                    distilled, losses = self.server.distill(t, averages, soft_labels)
+                    # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
+                    students, chosen = self.server.blend(averages, distilled, self.pool.vote)
+                self.metrics |= {**losses, **chosen}
             if self.is_measured(t):
                 with self.timed("evaluation"):
                     measured = self.server.evaluate(round_)

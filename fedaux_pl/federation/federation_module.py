@@ -153,8 +153,15 @@ class FederationModule(Students):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
+        if self.is_voted and data.holds is None:  # sites have validation data of their own
+            checks.check_vote(data)
         if algorithm.distills and self.distillation.hard_labels:
             data.distill_labels  # noqa: B018 - raises if there are none
+
+    @property
+    def is_voted(self) -> bool:
+        """Whether clients vote on the server's models after distillation."""
+        return self.algorithm.distills and self.distillation.blend == "vote"
 
     def plan_releases(self) -> Plan:
         """Return the steps of releases; real sites tell their sizes too late to plan by them."""
@@ -281,6 +288,8 @@ class FederationModule(Students):
             others.append(f"the accuracies on {held_out}, and the choice of a round by them")
             if algorithm.remember:
                 others.append(f"the clients' logits on {held_out}, {saved}")
+        if self.is_voted and self.holds_out:
+            others.append(f"the clients' votes by {held_out}, which choose the models")
         if algorithm.has_payload or self.carried.client_states:
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Ensemble, Round, Update
+from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
@@ -18,6 +18,10 @@ from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
 
+AskClients = Callable[
+    [Mapping[str, State], Mapping[str, State], Sequence[float]], Mapping[str, Tensor]
+]
+"""Asks the clients for their votes on models between two, see ``Distilled``."""
 _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 
 
@@ -265,3 +269,19 @@ class Server:
             if result.optimizer_state is not None:
                 self.context.carried.server_optimizers[name] = result.optimizer_state
         return states, losses
+
+    def blend(
+        self, averages: Mapping[str, State], students: Mapping[str, State], ask: AskClients
+    ) -> tuple[Mapping[str, State], Mapping[str, float]]:
+        """Return the method's new models between averages and students, and metrics to log."""
+        processes = self.context.processes
+        carried = self.context.carried
+
+        def ask_all(weights: Sequence[float]) -> Mapping[str, Tensor]:
+            # the same in every process: their devices may round differently
+            return processes.broadcast(ask(averages, students, weights))
+
+        distilled = Distilled(averages, students, self.settings.blend, ask_all, carried.votes)
+        blended = self.algorithm.blend(distilled)
+        carried.votes = blended.votes
+        return blended.students, blended.metrics

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor, nn
 
+from fedaux_pl.algorithms import Blend
 from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.views import ViewSettings
@@ -206,6 +207,10 @@ class Distillation(RoundTraining):
             the samples on which it has at least this share of the weights, in [0, 1), or half of
             their mean; its weight on the others is 0. A share such as 0.001 saves time and memory.
             ``teachers/accuracy`` is that of all teachers on all samples.
+        blend: lambda in [0, 1] of the server's new model, which is theta_avg + lambda (theta_dist -
+            theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
+            clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
+            they hold out (``data.validation_fraction``, or validation data of the source).
     """
 
     option: ClassVar[str] = "distillation"
@@ -215,6 +220,7 @@ class Distillation(RoundTraining):
     temperature: float = 1.0
     hard_labels: float = 0.0
     min_share: float = 0.0
+    blend: Blend = 1.0
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -224,6 +230,9 @@ class Distillation(RoundTraining):
         check_setting("min_share", self.min_share, is_allowed, "lie in [0, 1)")
         is_allowed = is_fraction(self.hard_labels) or self.hard_labels == 1
         check_setting("hard_labels", self.hard_labels, is_allowed, "lie in [0, 1]")
+        blend = self.blend
+        is_allowed = blend in ("vote", 1) or (not isinstance(blend, str) and is_fraction(blend))
+        check_setting("blend", self.blend, is_allowed, "lie in [0, 1], or be vote")
 
 
 @dataclass(frozen=True)

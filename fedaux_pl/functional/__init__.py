@@ -1,6 +1,7 @@
 """The paper's mathematics: pure functions of tensors, one for each equation."""
 
 from fedaux_pl.functional.averaging import average_states
+from fedaux_pl.functional.blending import blend_states, clipped_log_likelihood, most_votes
 from fedaux_pl.functional.class_statistics import (
     class_priors,
     pool_class_means,
@@ -55,9 +56,11 @@ __all__ = [
     "average_states",
     "balanced_weights",
     "bayesian_ensemble",
+    "blend_states",
     "bounded_rows",
     "class_priors",
     "clip_rows",
+    "clipped_log_likelihood",
     "decode_residuals",
     "decode_statistics",
     "derive_seed",
@@ -73,6 +76,7 @@ __all__ = [
     "integer_weights",
     "linear_discriminant",
     "most_records",
+    "most_votes",
     "newton_step",
     "noise_of_sum",
     "nt_xent_loss",

@@ -160,6 +160,24 @@ def client_lines_figure(
     return figure
 
 
+def blend_figure(weights: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """Draw the weight of the distilled model over the rounds, as the clients chose it."""
+    from matplotlib.ticker import MaxNLocator
+
+    note = "0: the average of the clients' models, 1: the distilled model"
+    figure, axes = style.canvas(_WIDTH, _HEIGHT, "What the clients voted for", note)
+    for name, by_round in weights.items():
+        axes.plot(list(by_round), list(by_round.values()), label=name, marker="o", ms=4, lw=1.6)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    axes.grid(axis="y", color=style.FAINT, linewidth=0.6)
+    axes.set_ylabel("weight of the distilled model")
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
+    return figure
+
+
 def _draw_lines(
     axes: "Axes", rounds: Sequence[int], names: Sequence[str], table: NDArray[Any], worst: int
 ) -> None:

@@ -1,0 +1,143 @@
+"""The server's new models lie between the averages and the distilled ones."""
+
+import pytest
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from fedaux_pl.algorithms import Algorithm, Blended, Distilled, FedAvg, FedClassMeans, FedDF
+from fedaux_pl.algorithms.base import CANDIDATES
+from fedaux_pl.engine import AtomicCheckpointIO
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Distillation
+from fedaux_pl.functional import blend_states, clipped_log_likelihood
+from tests.federations import (
+    FewDigits,
+    assert_close,
+    assert_same,
+    create,
+    fit,
+    measured,
+    run,
+    split,
+    weights,
+)
+
+
+def blend(value):
+    return {"distillation": Distillation(batch_size=16, lr=1e-2, blend=value)}
+
+
+def held_out(clients=3):
+    return split(clients, private=FewDigits(train=90), validation_fraction=0.3)
+
+
+def test_a_blend_of_0_is_averaging(tmp_path):
+    """Distillation changes BatchNorm's counter of batches, and nothing else."""
+    averaged = weights(run(tmp_path, FedAvg()))
+    blended = weights(run(tmp_path, FedDF(), **blend(0.0)))
+    counters = {key for key in averaged if key.endswith("num_batches_tracked")}
+    assert_same(
+        {key: blended[key] for key in averaged.keys() - counters},
+        {key: averaged[key] for key in averaged.keys() - counters},
+    )
+
+
+def test_a_number_takes_the_model_between(tmp_path):
+    ends = [weights(run(tmp_path, FedDF(), 1, **blend(end))) for end in (0.0, 1.0)]
+    between = weights(run(tmp_path, FedDF(), 1, **blend(0.75)))
+    assert_close(between, blend_states(*ends, 0.75))
+
+
+@pytest.mark.parametrize("trained", ["full", "head"])
+def test_clients_choose_the_likeliest_model(tmp_path, trained):
+    """By the data that they hold out, votes of the round before included."""
+    federations = {}
+    for value in (0.0, 1.0, "vote"):
+        federation = create(FedDF(), trained=trained, **blend(value))
+        fit(tmp_path, federation, 1, held_out())
+        federations[value] = federation
+    voted = federations["vote"]
+    examples = voted.data.validation_examples
+    ends = [federations[end].students["resnet8"].state_dict() for end in (0.0, 1.0)]
+    model = voted.students["resnet8"]
+    chosen = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    votes = []
+    for weight in CANDIDATES:
+        model.load_state_dict(blend_states(*ends, weight))
+        with torch.no_grad():
+            logits = model.eval()(examples.inputs)
+        votes.append(float(clipped_log_likelihood(logits, examples.targets)))
+    logged = [voted.history[0][f"votes/resnet8/{weight:g}"] for weight in CANDIDATES]
+    assert logged == pytest.approx(votes, rel=1e-5)
+    best = CANDIDATES[votes.index(max(votes))]
+    assert voted.history[0]["blend/resnet8"] == best
+    assert_close(chosen, blend_states(*ends, best))
+
+
+def test_votes_of_earlier_rounds_count_discounted():
+    sums = {"a": torch.tensor([0.0, 0.0, -1.0, -9.0, -9.0], dtype=torch.float64)}
+    state = {"weight": torch.zeros(1)}
+
+    def distilled(votes):
+        return Distilled({"a": state}, {"a": state}, "vote", lambda _: sums, votes)
+
+    first = Algorithm().blend(distilled({}))
+    assert first.metrics["blend/a"] == 0.0  # of equal ones, the nearest to the average
+    earlier = {"a": torch.tensor([-2.0, -2.0, 0.0, 0.0, 0.0], dtype=torch.float64)}
+    second = Algorithm().blend(distilled(earlier))
+    assert second.metrics["blend/a"] == 0.5
+    assert second.votes["a"].tolist() == pytest.approx([-1.4, -1.4, -1.0, -9.0, -9.0])
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
+def test_a_resumed_run_chooses_the_same(tmp_path):
+    whole = create(FedDF(), **blend("vote"))
+    fit(tmp_path / "whole", whole, 3, held_out())
+    saving = {
+        "callbacks": [ModelCheckpoint(tmp_path / "saved", "last", every_n_epochs=1)],
+        "enable_checkpointing": True,
+        "plugins": [AtomicCheckpointIO()],
+    }
+    fit(tmp_path / "parts", create(FedDF(), **blend("vote")), 2, held_out(), **saving)
+    rest = create(FedDF(), **blend("vote"))
+    fit(tmp_path / "parts", rest, 3, held_out(), tmp_path / "saved" / "last.ckpt")
+    assert_same(weights(rest), weights(whole))
+    assert measured(rest) == measured(whole)
+
+
+def test_the_rule_can_be_overridden(tmp_path):
+    class Cautious(FedDF):
+        def blend(self, distilled):
+            [votes] = distilled.ask([0.0, 1.0]).values()
+            assert votes.shape == (2,)
+            return Blended(distilled.averages, {"blend/resnet8": 0.0})
+
+    federation = run(tmp_path, Cautious(), 1, held_out(), **blend("vote"))
+    assert federation.history[0]["blend/resnet8"] == 0
+
+
+def test_votes_are_said_to_be_not_private(tmp_path):
+    federation = run(tmp_path, FedDF(), 1, held_out(), **blend("vote"))
+    assert any("votes" in line and "NOT private" in line for line in federation.privacy())
+
+
+def test_a_vote_without_data_to_vote_by_names_the_option(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"set data\.validation_fraction"):
+        run(tmp_path, FedDF(), **blend("vote"))
+
+
+@pytest.mark.parametrize("value", [0.5, "vote"])
+def test_methods_of_one_message_refuse_a_blend(value):
+    with pytest.raises(ConfigurationError, match=f"blend is {value}, but clients of FedClassMeans"):
+        create(FedClassMeans(), **blend(value))
+
+
+def test_methods_without_distillation_ignore_it(tmp_path):
+    federation = run(tmp_path, FedAvg(), 1, **blend("vote"))
+    assert "blend/resnet8" not in federation.history[0]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, "votes"])
+def test_wrong_blends_are_refused(value):
+    with pytest.raises(ValueError, match=r"distillation\.blend: got .*; expected to lie in"):
+        Distillation(blend=value)

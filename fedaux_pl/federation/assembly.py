@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.create_runner import create_runner
@@ -23,7 +24,7 @@ from fedaux_pl.modules import ClientModule, DistillationModule
 _Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
-def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
+def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparation]:
     """Create the parts, when the Trainer, the data and the students are there."""
     trainer = federation.trainer
     algorithm = federation.algorithm
@@ -66,9 +67,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",
     )
-    pool = LocalClients(context, modules, local, algorithm)
-    if federation.create_pool is not None:
-        pool = federation.create_pool(context, local)
+    pool = federation.role.create_pool(LocalClients(context, modules, local, algorithm))
     server = Server(
         context,
         algorithm,

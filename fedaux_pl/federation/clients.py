@@ -1,4 +1,4 @@
-"""The clients of a federation in this process; ``sites.SiteClients`` has the same interface."""
+"""The clients of a federation in this process."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,7 @@ class LocalClients:
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
+    at_sites: bool = False
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(

@@ -76,10 +76,8 @@ class Federation(FederationModule):
         ``Trainer(max_epochs=100).fit(federation, datamodule=FederatedDataModule(...))`` runs it.
     """
 
-    announces_duration = True
-
     def on_fit_start(self) -> None:
-        """Create the clients and the server, and run Algorithm 1."""
+        """Create the clients and the server, and run Algorithm 1, or what the role does instead."""
         if self.loaded_from is not None and self.trainer.ckpt_path is None:
             raise ConfigurationError(
                 f"this federation was loaded from {self.loaded_from} after {len(self.history)} "
@@ -88,14 +86,12 @@ class Federation(FederationModule):
             )
         self.loaded_from = None
         self.pool, self.server, preparation = assemble(self)
-        duration = describe_duration(self, preparation) if self.announces_duration else None
+        duration = describe_duration(self, preparation) if self.role.announces_duration else None
         if duration is not None:
             print_above_bars(f"note: {duration}")
-        if self.run_instead is None:
-            self.prepare(preparation)
-        else:
-            self.run_instead(preparation)
-            self.trainer.fit_loop.max_epochs = 0  # the fit ends without a round
+        self.role.run(self, preparation)
+        if not self.role.has_rounds:
+            self.trainer.should_stop = True
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -107,7 +103,7 @@ class Federation(FederationModule):
         self.preparation = preparation
         self.scores = {}
         self.labels = {}
-        self._learn_h0(preparation)
+        self.learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
             preparation.context, self.h0, self.releases.values()
@@ -115,14 +111,8 @@ class Federation(FederationModule):
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
 
-    def measure_h0(self, preparation: Preparation) -> None:
-        """Learn h_0 alone, in place of rounds, and measure it where the private data are here."""
-        self._learn_h0(preparation)
-        if self.data.holds is None:  # neither a site nor the server of sites
-            for name, extractor in self._extractors().items():
-                self.h0_accuracy[name] = preparation.knn_accuracy(extractor)
-
-    def _learn_h0(self, preparation: Preparation) -> None:
+    def learn_h0(self, preparation: Preparation) -> None:
+        """Learn h_0 of each architecture, unless the method needs none or a checkpoint has it."""
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
             self._h0 = {name: preparation.pretrain(name, student) for name, student in students}
@@ -140,7 +130,7 @@ class Federation(FederationModule):
         if is_complete and (self.scores or self.labels):
             return
         features = ServerFeatures(
-            data, self._extractors(), preparation.context.runner.predict_features
+            data, self.extractors(), preparation.context.runner.predict_features
         )
         released = Released(
             self.plan,
@@ -169,7 +159,8 @@ class Federation(FederationModule):
                 head = {"head.weight": weight, "head.bias": bias}
                 self.students[name].load_state_dict(head, strict=False)
 
-    def _extractors(self) -> dict[str, nn.Module]:
+    def extractors(self) -> dict[str, nn.Module]:
+        """Return h_0 of each architecture; empty before it is learned."""
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
 
     # --- Algorithm 2 ---------------------------------------------------------------------------

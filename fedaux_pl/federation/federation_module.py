@@ -1,7 +1,7 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -22,11 +22,11 @@ from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
-from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
@@ -47,7 +47,7 @@ _OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 class FederationModule(Students):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
-    pool: LocalClients
+    pool: ClientPool
 
     def __init__(
         self,
@@ -81,10 +81,7 @@ class FederationModule(Students):
         self.threads = self._given_threads = threads
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
-        self.create_pool: Callable[..., Any] | None = None  # of real sites
-        self.privacy_notes: list[str] = []  # what leaves real sites besides
-        self.sites_evaluate = False  # real sites measure the metrics by client
-        self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
+        self.role = Role()
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
         self.save_hyperparameters(describe(self.arguments()), logger=False)
@@ -93,7 +90,6 @@ class FederationModule(Students):
     def _begin(self) -> None:
         """Forget everything that a run has learned."""
         self._h0: dict[str, dict[str, Tensor]] = {}
-        self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
         self.plan: Plan = {}  # the steps in which clients release
         self.releases: dict[str, Collected] = {}  # what they have released so far, by step
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
@@ -120,10 +116,9 @@ class FederationModule(Students):
             return  # evaluates or predicts with dataloaders
         data = self.data
         checks.check_data(data, algorithm, self.clients)
-        if self.sites_evaluate:
-            checks.check_monitors(trainer)
+        self.role.check(trainer)
         further = self.monitored_metrics
-        if data.holds == "private" or data.evaluation_examples.clients is None:
+        if "test" not in data.held_parts or data.evaluation_examples.clients is None:
             further = {name: further[name] for name in further if "_client/" not in name}
         has_validation = data.validation_examples is not None
         checks.check_trainer(trainer, self.clients, has_validation, further)
@@ -159,7 +154,7 @@ class FederationModule(Students):
     def plan_releases(self) -> Plan:
         """Return the steps of releases; real sites tell their sizes too late to plan by them."""
         data = self.data
-        if data.holds is not None:
+        if data.at_sites:
             return self.algorithm.plan(None)
         sizes: dict[str, list[int]] = {name: [] for name in self.clients}
         for name, size in zip(self.architectures, data.client_sizes, strict=True):
@@ -251,7 +246,7 @@ class FederationModule(Students):
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
         """Return the clients' names; numbers with secret noise, unless they are sites."""
-        if self.algorithm.secret_noise and self.data.holds is None:
+        if self.algorithm.secret_noise and not self.data.at_sites:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
 
@@ -268,7 +263,8 @@ class FederationModule(Students):
             privacy = None if scoring is None else scoring.privacy
             lines = describe_privacy(self.all_heads, self.total_cost, privacy)
         else:
-            besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
+            has_more = self.holds_out or self.role.privacy_notes
+            besides = "and what the next line says" if has_more else ""
             lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
         saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
@@ -285,7 +281,7 @@ class FederationModule(Students):
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in others]
-        return lines + self.privacy_notes
+        return [*lines, *self.role.privacy_notes]
 
     # --- Checkpoints ---------------------------------------------------------------------------
 

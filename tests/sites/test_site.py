@@ -53,6 +53,12 @@ def plain(tmp_path_factory):
     return first_request(root, *prepare(root, three, split(3, auxiliary=None)))
 
 
+def test_a_fit_as_a_site_runs_no_round_and_leaves_the_trainer_as_it_was(plain):
+    federation = plain[0].federation
+    assert (federation.history, federation.metrics) == ([], {})
+    assert (federation.trainer.current_epoch, federation.trainer.max_epochs) == (0, 1)
+
+
 def changed(request, **fields):
     return Message({**request.fields, **fields}, request.body)
 

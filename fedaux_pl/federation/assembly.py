@@ -83,7 +83,8 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
         batchnorm_statistics=federation.batchnorm_statistics,
         head_only=federation.head_only,
     )
-    options = {name: complete_options(name, **federation.options_of(name)) for name in modules}
+    students = federation.students
+    options = {name: complete_options(name, **students.options_of(name)) for name in modules}
     preparation = Preparation(context, pretraining, options, cache, algorithm.secret_noise)
     return pool, server, preparation
 

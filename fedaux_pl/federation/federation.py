@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
@@ -25,12 +26,16 @@ from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
+from fedaux_pl.federation.metric_log import log_measured, log_round
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import ReleasedHead
+
+# The metrics of single classes and clients, and of what is made of them.
+_OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
 
 class Federation(FederationModule):
@@ -270,6 +275,51 @@ class Federation(FederationModule):
         """Add the round's metrics to the history, and log them at the round's number."""
         self.history.append(self.metrics)
         self._round_start = None
-        self.log_round(self.metrics)
+        log_round(self, self.metrics)
         for callback in federation_callbacks(self.trainer):
             callback.on_round_end(self.trainer, self)
+
+    # --- Evaluation ----------------------------------------------------------------------------
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Predict with each student and with their ensemble."""
+        x, labels = batch[:2]
+        if batch_idx == 0:
+            self.students.check_inputs(x)
+            self.evaluation.begin()
+        members = self.students.evaluate(x, self.batchnorm_statistics)
+        keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None
+        self.evaluation.add(members, labels, keep_logits)
+
+    test_step = validation_step
+
+    def measure(self) -> dict[str, float]:
+        """Return accuracies, chosen metrics and all metrics by client, after all batches."""
+        predictions = self.evaluation.join_batches()
+        labels = predictions.labels
+        metrics = self.evaluation.measure(predictions, self.students)
+        examples = self.evaluated_clients
+        if examples is not None and examples.clients is not None:
+            clients = examples.clients[: len(labels)].to(labels.device)  # fewer: limit_val_batches
+            names = self.client_labels(examples.client_names)
+            logits = self.client_logits(examples, predictions.logits)
+            metrics |= self.evaluation.measure_clients(logits, labels, clients, names)
+        return metrics
+
+    def on_test_epoch_end(self) -> None:
+        """Log all metrics on the test data."""
+        log_measured(self, self.measure())
+
+    def on_validation_epoch_end(self) -> None:
+        """Add all that was measured to the metrics of the round, also by real sites themselves."""
+        is_fit = self.trainer.state.fn is TrainerFn.FITTING
+        if is_fit and not self.trainer.sanity_checking:
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
+        prefix = self.evaluation_prefix
+        hidden: tuple[str, ...] = () if self.shows_classes else _OF_PARTS
+        shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
+        if is_fit:
+            self.metrics |= {prefix + name: value for name, value in shown.items()}
+            hidden = _OF_PARTS[:2]  # callbacks monitor mean and worst: there may be many clients
+        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
+        log_measured(self, measured, logger=not is_fit)  # a round logs all its metrics

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import Callback
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.data import augmentation
+from fedaux_pl.data import Examples, FederatedDataModule, augmentation
 from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
@@ -24,6 +25,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
+from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.role import Role
@@ -31,6 +33,7 @@ from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraini
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
+from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
@@ -40,11 +43,9 @@ from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pac
 from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]
-# The metrics of single classes and clients, and of what is made of them.
-_OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
 
-class FederationModule(Students):
+class FederationModule(pl.LightningModule):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
     pool: ClientPool
@@ -65,10 +66,13 @@ class FederationModule(Students):
         threads: int | None = None,
         metrics: list[str] | dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            clients, model_options or {}, batchnorm_statistics, seed, read_metrics(metrics)
-        )
+        super().__init__()
         self.automatic_optimization = False
+        self.clients = clients
+        self.model_options = model_options or {}
+        self.seed = seed
+        self.batchnorm_statistics: BatchNormStatistics = batchnorm_statistics
+        self.chosen_metrics = read_metrics(metrics)
         self.algorithm = algorithm
         self.participation = participation
         self.trained = trained
@@ -82,6 +86,9 @@ class FederationModule(Students):
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
         self.role = Role()
+        self.students = Students(clients, self.model_options, seed)
+        self.classes: tuple[str, ...] = ()
+        self.evaluation = Evaluation(self.chosen_metrics)
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
         self.save_hyperparameters(describe(self.arguments()), logger=False)
@@ -102,6 +109,30 @@ class FederationModule(Students):
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """The Trainer's data module, which must be a federated one."""
+        if self._federated is None:
+            raise ConfigurationError(
+                "a federation needs data that are split over clients: give the Trainer a "
+                "FederatedDataModule as datamodule"
+            )
+        return self._federated
+
+    @property
+    def _federated(self) -> FederatedDataModule | None:
+        """The Trainer's data module if it is a federated one; None for dataloaders alone."""
+        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
+        return data if isinstance(data, FederatedDataModule) else None
+
+    def create_students(
+        self, input_shape: Sequence[int], classes: Sequence[str], pretrained: bool
+    ) -> None:
+        """Create the models, ``pretrained`` from weights that come with them, if there are any."""
+        self.classes = tuple(classes)
+        self.students.create(input_shape, len(classes), pretrained)
+        self.evaluation = Evaluation(self.chosen_metrics, self.classes)
 
     def setup(self, stage: str) -> None:
         """Create the students, once the data are known; a loaded federation keeps its own.
@@ -231,24 +262,55 @@ class FederationModule(Students):
             self.students.load_state_dict(weights)
             raise
 
-    def on_validation_epoch_end(self) -> None:
-        """Add all that was measured to the metrics of the round, also by real sites themselves."""
-        if self.is_fitting and not self.trainer.sanity_checking:
-            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
-        prefix = self.evaluation_prefix
-        hidden: tuple[str, ...] = () if self.shows_classes else _OF_PARTS
-        shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
-        if self.is_fitting:
-            self.metrics |= {prefix + name: value for name, value in shown.items()}
-            hidden = _OF_PARTS[:2]  # callbacks monitor mean and worst: there may be many clients
-        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
-        self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class probabilities of the ensemble of all students, shape (N, C)."""
+        return self.students.forward(x)
+
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Return class probabilities of the ensemble for inputs, also with labels, shape (N, C)."""
+        probabilities: Tensor = self(first_entry(batch))
+        return probabilities
+
+    @property
+    def evaluated_clients(self) -> Examples | None:
+        """The evaluated data, if their samples name clients."""
+        data = self._federated
+        if data is None:
+            return None
+        examples = data.test_examples if self.trainer.testing else data.evaluation_examples
+        return None if examples.clients is None else examples
+
+    @property
+    def confusion(self) -> Tensor | None:
+        """The confusion matrix of the last evaluation, shape (C, C)."""
+        return self.evaluation.confusion
+
+    @property
+    def client_confusions(self) -> Mapping[str, Tensor]:
+        """Those of clients that the evaluated data name."""
+        return self.evaluation.client_confusions
+
+    @property
+    def monitored_metrics(self) -> dict[str, bool]:
+        """What callbacks can monitor besides accuracies: whether a higher value is better."""
+        return self.evaluation.monitored
+
+    @property
+    def evaluation_prefix(self) -> str:
+        """The prefix of what is measured in a round: on validation data, or on the test data."""
+        data = self._federated
+        return "" if data is not None and data.validation_examples is None else "val/"
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
         """Return the clients' names; numbers with secret noise, unless they are sites."""
         if self.algorithm.secret_noise and not self.data.at_sites:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rounds are measured on private data that the clients hold out."""
+        return self._federated is not None and self._federated.validation_fraction > 0
 
     @property
     def shows_classes(self) -> bool:

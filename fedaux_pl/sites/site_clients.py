@@ -261,7 +261,7 @@ class SiteClients:
             else:
                 metrics[name] = answer
             self._refusals[name] = code
-        return federation.evaluation.join({n: metrics[n] for n in names if n in metrics})
+        return federation.evaluation.metrics.join({n: metrics[n] for n in names if n in metrics})
 
     def train(
         self,

@@ -3,10 +3,11 @@
 import pytest
 from pytorch_lightning.callbacks import Callback
 
-from fedaux_pl.algorithms import FedAUX
+from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.role import LearnH0, Role
-from tests.federations import assert_same, create, fit, run, weights
+from tests.federations import assert_same, create, fit, run, split, weights
+from tests.sites.loopback import apart
 
 
 class CountRounds(Callback):
@@ -37,6 +38,14 @@ def test_the_same_trainer_then_runs_rounds_as_a_new_one(tmp_path):
     trainer.fit(federation, datamodule=trainer.datamodule)
     assert [entry["round"] for entry in federation.history] == [1]
     assert_same(weights(federation), weights(run(tmp_path / "other", FedAUX(), rounds=1)))
+
+
+def test_h0_is_not_measured_without_the_private_data(tmp_path):
+    public, _ = apart(split(3))
+    federation = create(FedAvg(pretrained=True))
+    federation.role = LearnH0()
+    fit(tmp_path, federation, 1, public)
+    assert (list(federation.h0), federation.role.accuracy) == (["resnet8"], {})
 
 
 @pytest.mark.parametrize("option", ["min_epochs", "min_steps"])

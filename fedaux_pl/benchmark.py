@@ -1,4 +1,4 @@
-"""The measurement of rounds: federation and data of ``fit`` with a clock, and its summary."""
+"""The measurement of rounds: what ``fit`` does with a clock, and its summary."""
 
 import dataclasses
 import os
@@ -16,40 +16,46 @@ import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.role import Role
 
 _PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 _STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # of a round
 
 
-class MeasuredFederation(Federation):
-    """A federation that measures its preparation; its rounds log their seconds anyway."""
+class MeasuredStart(Role):
+    """A simulation that measures its preparation; its rounds log their seconds anyway."""
 
     announces_duration = False
 
-    def prepare(self, preparation: Preparation) -> None:
-        """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
+    def __init__(self) -> None:
         # what the process prepares once, by kind: trial steps, first steps, captures, and kernels
         # of Triton, which are a part of the steps
-        self.start: defaultdict[str, list[float]] = defaultdict(list)
-        self._listen_to_triton()
-        runner = preparation.context.runner
-        runner.preparing = self._watch(runner.preparing)
-        settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
-        begin = now(self.device)
-        super().prepare(dataclasses.replace(preparation, settings=settings))
-        self.preparation_seconds = now(self.device) - begin
+        self.once: defaultdict[str, list[float]] = defaultdict(list)
+        self.preparation_seconds = 0.0
 
-    def _watch(self, preparing: Callable[[str], Any]) -> Callable[[str], Any]:
+    def run(self, federation: Federation, preparation: Preparation) -> None:
+        """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
+        self._listen_to_triton()
+        device = federation.device
+        runner = preparation.context.runner
+        runner.preparing = self._watch(runner.preparing, device)
+        settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
+        begin = now(device)
+        federation.prepare(dataclasses.replace(preparation, settings=settings))
+        self.preparation_seconds = now(device) - begin
+
+    def _watch(self, preparing: Callable[[str], Any], device: torch.device) -> Callable[[str], Any]:
         @contextmanager
         def measured(text: str) -> Iterator[Any]:
-            started = now(self.device)
+            started = now(device)
             with preparing(text) as stage:
                 yield stage
             kind = text.partition(": ")[2].partition(" (")[0]  # X: first step (8 x 32 samples)
-            self.start[kind].append(now(self.device) - started)
+            self.once[kind].append(now(device) - started)
 
         return measured
 
@@ -61,7 +67,7 @@ class MeasuredFederation(Federation):
 
         def add(*, times: Any, cache_hit: bool, **_: Any) -> None:
             kind = "from the disk cache" if cache_hit else "compiled"
-            self.start[f"kernels {kind}"].append(times.total / 1e6)
+            self.once[f"kernels {kind}"].append(times.total / 1e6)
 
         knobs.compilation.listener = add
 
@@ -98,11 +104,13 @@ class RoundClock(FederationCallback):
         self._validation_started = 0.0
 
     def on_pretraining_epoch(
-        self, trainer: pl.Trainer, federation: Any, architecture: str, epoch: int, loss: float
+        self, trainer: pl.Trainer, federation: RunView, architecture: str, epoch: int, loss: float
     ) -> None:
         """Stop the clock of the epoch and start that of the next one."""
-        started = federation.data.pretraining_started if epoch == 1 else self._epoch_started
-        self._epoch_started = now(federation.device)
+        started = self._epoch_started
+        if epoch == 1:
+            started = federation.data.pretraining_started  # type: ignore[attr-defined]
+        self._epoch_started = now(trainer.strategy.root_device)
         self.epochs[architecture].append(self._epoch_started - started)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -133,7 +141,11 @@ def now(device: torch.device) -> float:
 
 
 def summarize(
-    federation: MeasuredFederation, clock: RoundClock, warmup: int, args: Sequence[str]
+    federation: Federation,
+    start: MeasuredStart,
+    clock: RoundClock,
+    warmup: int,
+    args: Sequence[str],
 ) -> dict[str, Any]:
     """Collect measurements, machine and settings as plain values, without ``warmup`` rounds."""
     device = federation.trainer.strategy.root_device
@@ -159,7 +171,7 @@ def summarize(
         if counted:
             stages[name] = _spread(counted)
     first = {**epochs, **{name: laps for name, laps in rounds.items() if all(laps)}}
-    before = federation.preparation_seconds - sum(map(sum, epochs.values()))
+    before = start.preparation_seconds - sum(map(sum, epochs.values()))
     return {
         "machine": {
             "device": torch.cuda.get_device_name(device) if is_cuda else kind,
@@ -183,7 +195,7 @@ def summarize(
             "extra_seconds": {n: s[0] - median(s[1:]) for n, s in first.items() if len(s) > 1},
             "prepared": {
                 kind: {"count": len(seconds), "seconds": sum(seconds)}
-                for kind, seconds in federation.start.items()
+                for kind, seconds in start.once.items()
             },
         },
     }

@@ -95,7 +95,7 @@ def class_counts(federation: RunView) -> NDArray[np.int64] | None:
 
     A run with secret noise shows them nowhere, and over sites nobody knows them.
     """
-    is_private = federation.algorithm.secret_noise or federation.data.holds is not None
+    is_private = federation.algorithm.secret_noise or federation.data.at_sites
     return None if is_private else federation.data.class_counts()
 
 

@@ -26,8 +26,6 @@ class RunView(Protocol):
     scores: dict[str, Tensor]
     labels: dict[str, Tensor]
     history: list[dict[str, float]]
-    confusion: Tensor | None
-    client_confusions: dict[str, Tensor]
 
     @property
     def data(self) -> FederatedDataModule:
@@ -40,6 +38,14 @@ class RunView(Protocol):
     @property
     def evaluated_clients(self) -> Examples | None:
         """The evaluated data, if their samples name clients."""
+
+    @property
+    def confusion(self) -> Tensor | None:
+        """The confusion matrix of the last evaluation, shape (C, C)."""
+
+    @property
+    def client_confusions(self) -> Mapping[str, Tensor]:
+        """Those of clients that the evaluated data name."""
 
     @property
     def monitored_metrics(self) -> Mapping[str, bool]:

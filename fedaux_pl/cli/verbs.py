@@ -14,7 +14,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedaux_pl.benchmark import (
     MeasuredData,
-    MeasuredFederation,
+    MeasuredStart,
     RoundClock,
     format_table,
     summarize,
@@ -24,6 +24,7 @@ from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
+from fedaux_pl.federation.role import LearnH0
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
@@ -122,10 +123,10 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
             "set model.algorithm.pretrained to true, or choose FedAUX"
         )
-    cli.model.run_instead = cli.model.measure_h0
+    cli.model.role = role = LearnH0()
     _run(cli, cli.trainer.fit)
     if cli.trainer.is_global_zero:
-        for name, accuracy in cli.model.h0_accuracy.items():
+        for name, accuracy in role.accuracy.items():
             print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
         print(f"Cached in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
     return cli
@@ -171,11 +172,12 @@ class BenchmarkCLI(FederationCLI):
 
 def benchmark(args: Sequence[str]) -> dict[str, Any]:
     """Measure a few rounds stage by stage; leave logs and cache unchanged."""
-    cli = BenchmarkCLI("benchmark", args, MeasuredFederation, MeasuredData)
+    cli = BenchmarkCLI("benchmark", args, MeasuredData)
+    cli.model.role = start = MeasuredStart()
     cli.datamodule.pretraining_steps = cli.config.pretraining_steps
     with cli.scratch:
         _run(cli, cli.trainer.fit)
-    summary = summarize(cli.model, cli.clock, cli.config.warmup, args)
+    summary = summarize(cli.model, start, cli.clock, cli.config.warmup, args)
     write_json_atomically(cli.output, summary)
     print(format_table(summary))
     print(f"Written to {cli.output}")

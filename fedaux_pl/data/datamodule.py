@@ -135,7 +135,7 @@ class FederatedDataModule(pl.LightningDataModule):
         public_hash = {}
         self._public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
-        if self.auxiliary is not None and self.holds != "private":
+        if self.auxiliary is not None and "auxiliary" in self.held_parts:
             inputs = self.auxiliary.auxiliary()
             if memory != "device":
                 inputs = keep_in_host(inputs)
@@ -159,9 +159,8 @@ class FederatedDataModule(pl.LightningDataModule):
         for source in self._sources():
             if self.download is not None:
                 source.download = self.download
-        parts = {"public": ["test"], "private": ["train"]}.get(self.holds or "", ["train", "test"])
-        downloads = self.private.downloads(parts)
-        if self.auxiliary is not None and self.holds != "private":
+        downloads = self.private.downloads([p for p in self.held_parts if p != "auxiliary"])
+        if self.auxiliary is not None and "auxiliary" in self.held_parts:
             downloads += self.auxiliary.downloads(["auxiliary"])
         fetch_missing(downloads)
 
@@ -214,7 +213,7 @@ class FederatedDataModule(pl.LightningDataModule):
             "num_clients": self.num_clients,
             "alpha": None if self.has_given_clients else self.alpha,
         }
-        if self.holds is not None:
+        if self.at_sites:
             settings |= {"holds": self.holds, "classes": list(self.classes)}
         settings |= {"negatives": self.negative_fraction, "seed": self.seed, "contents": contents}
         if self.validation_fraction:  # of the private data, whose fingerprint is there
@@ -295,10 +294,19 @@ class FederatedDataModule(pl.LightningDataModule):
         return self._loaded().clients
 
     @property
+    def held_parts(self) -> tuple[str, ...]:
+        """Which of "train", "test" and "auxiliary" are here."""
+        return holdings.PARTS[self.holds]
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the clients are real sites: here are the server's data, or those of one site."""
+        return self.holds is not None
+
+    @property
     def has_given_clients(self) -> bool:
         """Whether the data name their clients or are at sites: there is no Dirichlet split."""
-        train = self._loaded().train
-        return train is None or train.clients is not None or self.holds is not None
+        return self.at_sites or self._train().clients is not None
 
     @property
     def client_names(self) -> list[str]:
@@ -308,7 +316,7 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def client_sizes(self) -> list[int]:
         """|D_i| of each client; at the server 0 for a site that has not answered yet."""
-        if self.holds == "public":
+        if "train" not in self.held_parts:
             return [self.site_sizes.get(client, 0) for client in range(self.num_clients)]
         return [len(indices) for indices in self.client_indices]
 

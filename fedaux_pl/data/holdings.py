@@ -20,6 +20,12 @@ from fedaux_pl.functional import derive_seed, dirichlet_partition
 PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)
 Holding = Literal["public", "private"]
 """Which data a process of real sites holds: those of the server, or those of one site."""
+PARTS: dict[Holding | None, tuple[str, ...]] = {
+    None: ("train", "test", "auxiliary"),
+    "public": ("test", "auxiliary"),
+    "private": ("train",),
+}
+"""The parts of its data; validation data are with the test data. None: it holds all data."""
 
 
 class DataSettings(Protocol):
@@ -31,8 +37,15 @@ class DataSettings(Protocol):
     seed: int
     validation_fraction: float
     class_order: list[str] | None
-    holds: Holding | None
     site_names: list[str]
+
+    @property
+    def held_parts(self) -> tuple[str, ...]:
+        """Which of "train", "test" and "auxiliary" are here."""
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the clients are real sites."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +69,10 @@ class PrivateData:
         source.class_order = classes  # as it is: its form is part of cache keys of texts
         parts = {}
         clients = tuple(settings.site_names)
-        if settings.holds != "public":
+        if "train" in settings.held_parts:
             parts["training"] = source.train()
             clients = parts["training"].client_names
-        if settings.holds != "private":
+        if "test" in settings.held_parts:
             parts["test"] = source.test()
             validation = source.validation()
             if validation is not None:
@@ -79,7 +92,7 @@ class PrivateData:
             parts[part] = renumber(examples, "client", clients, part)
         train = parts.get("training")
         one_class = train is not None and len(torch.unique(train.targets)) < 2
-        if train is not None and one_class and settings.holds is None:
+        if train is not None and one_class and not settings.at_sites:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
@@ -104,7 +117,7 @@ class PrivateData:
             return self
         parts = dict(self.parts)
         clients = []
-        if settings.holds == "private":
+        if settings.at_sites:
             # whichever client the server says that this site is, its data are the same
             clients = [torch.arange(len(train))] * settings.num_clients
         elif train.clients is None:

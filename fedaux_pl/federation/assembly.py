@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.create_runner import create_runner
@@ -23,7 +24,7 @@ from fedaux_pl.modules import ClientModule, DistillationModule
 _Module = TypeVar("_Module", bound=pl.LightningModule)
 
 
-def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Preparation]:
+def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparation]:
     """Create the parts, when the Trainer, the data and the students are there."""
     trainer = federation.trainer
     algorithm = federation.algorithm
@@ -66,9 +67,8 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",
     )
-    pool = LocalClients(context, modules, local, algorithm, federation.batchnorm_statistics)
-    if federation.create_pool is not None:
-        pool = federation.create_pool(context, local)
+    clients = LocalClients(context, modules, local, algorithm, federation.batchnorm_statistics)
+    pool = federation.role.create_pool(clients)
     server = Server(
         context,
         algorithm,
@@ -84,7 +84,8 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm_statistics=federation.batchnorm_statistics,
         head_only=federation.head_only,
     )
-    options = {name: complete_options(name, **federation.options_of(name)) for name in modules}
+    students = federation.students
+    options = {name: complete_options(name, **students.options_of(name)) for name in modules}
     preparation = Preparation(context, pretraining, options, cache, algorithm.secret_noise)
     return pool, server, preparation
 

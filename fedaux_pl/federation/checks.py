@@ -119,7 +119,7 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
         raise ConfigurationError(
             f"the data {held}, but the federation has {count} {clients}: set {change}"
         )
-    if algorithm.needs_auxiliary and data.auxiliary is None and data.holds != "private":
+    if algorithm.needs_auxiliary and data.auxiliary is None and "auxiliary" in data.held_parts:
         raise ConfigurationError(
             f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
             "FedAvg or FedProx with pretrained: false"
@@ -210,18 +210,6 @@ def check_options(trainer: pl.Trainer) -> None:
             raise ValueError(
                 f"trainer.{name} is {value}, but has no meaning in a federation, whose epoch is a "
                 "communication round: leave it out"
-            )
-
-
-def check_monitors(trainer: pl.Trainer) -> None:
-    """Raise a ConfigurationError if a callback monitors what real sites may stop to tell."""
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        monitor = str(getattr(callback, "monitor", None))
-        if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
-            raise ConfigurationError(
-                f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites tell "
-                "their metrics only if they allow it, are connected and have budget left: monitor "
-                "accuracy, or val/accuracy if the server has validation data, or client_loss/mean"
             )
 
 

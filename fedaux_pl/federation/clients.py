@@ -1,4 +1,4 @@
-"""The clients of a federation in this process; ``sites.SiteClients`` has the same interface."""
+"""The clients of a federation in this process."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,6 +37,7 @@ class LocalClients:
     settings: LocalTraining
     algorithm: Algorithm
     batchnorm_statistics: BatchNormStatistics = "running"  # of evaluation
+    at_sites: bool = False
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(

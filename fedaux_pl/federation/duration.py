@@ -23,10 +23,12 @@ def describe_duration(federation: FederationModule, preparation: Preparation) ->
     Copies of the students take steps with random numbers of their own: the run is not changed.
     """
     trainer = federation.trainer
-    is_measured = federation.device.type == "cpu" and federation.data.holds is None
+    is_measured = federation.device.type == "cpu" and not federation.data.at_sites
     if not is_measured or trainer.world_size > 1 or trainer.fast_dev_run:  # type: ignore[attr-defined]
         return None
-    rounds = 0 if federation.run_instead else (trainer.max_epochs or -1) - len(federation.history)
+    rounds = 0
+    if federation.role.has_rounds:
+        rounds = (trainer.max_epochs or -1) - len(federation.history)
     with isolated_rng(0), torch.enable_grad():
         pretraining = _pretraining_seconds(federation, preparation)
         each = _round_seconds(federation) if rounds > 0 else 0.0

@@ -141,10 +141,10 @@ def _compute(metric: Metric, probabilities: Tensor, labels: Tensor) -> float:
 class EvaluationMetrics:
     """Accuracy and the metrics ``chosen`` by ``read_metrics`` of predictions."""
 
-    def __init__(self, chosen: MetricOptions, num_classes: int = _TRIAL_CLASSES) -> None:
+    def __init__(self, chosen: MetricOptions, num_classes: int = 0) -> None:
         self.metrics: dict[str, Metric] = {}
         for name, options in chosen.items():
-            metric = _create(name, options, num_classes)
+            metric = _create(name, options, num_classes or _TRIAL_CLASSES)  # 0: not known yet
             metric.validate_args = False  # as labels are: every update would wait for the device
             self.metrics[name] = metric
 

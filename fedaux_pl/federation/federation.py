@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
@@ -25,12 +26,16 @@ from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
+from fedaux_pl.federation.metric_log import log_measured, log_round
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import ReleasedHead
+
+# The metrics of single classes and clients, and of what is made of them.
+_OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
 
 class Federation(FederationModule):
@@ -76,10 +81,8 @@ class Federation(FederationModule):
         ``Trainer(max_epochs=100).fit(federation, datamodule=FederatedDataModule(...))`` runs it.
     """
 
-    announces_duration = True
-
     def on_fit_start(self) -> None:
-        """Create the clients and the server, and run Algorithm 1."""
+        """Create the clients and the server, and run Algorithm 1, or what the role does instead."""
         if self.loaded_from is not None and self.trainer.ckpt_path is None:
             raise ConfigurationError(
                 f"this federation was loaded from {self.loaded_from} after {len(self.history)} "
@@ -88,14 +91,12 @@ class Federation(FederationModule):
             )
         self.loaded_from = None
         self.pool, self.server, preparation = assemble(self)
-        duration = describe_duration(self, preparation) if self.announces_duration else None
+        duration = describe_duration(self, preparation) if self.role.announces_duration else None
         if duration is not None:
             print_above_bars(f"note: {duration}")
-        if self.run_instead is None:
-            self.prepare(preparation)
-        else:
-            self.run_instead(preparation)
-            self.trainer.fit_loop.max_epochs = 0  # the fit ends without a round
+        self.role.run(self, preparation)
+        if not self.role.has_rounds:
+            self.trainer.should_stop = True
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class Federation(FederationModule):
         self.preparation = preparation
         self.scores = {}
         self.labels = {}
-        self._learn_h0(preparation)
+        self.learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
             preparation.context, self.h0, self.releases.values()
@@ -115,14 +116,8 @@ class Federation(FederationModule):
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)
 
-    def measure_h0(self, preparation: Preparation) -> None:
-        """Learn h_0 alone, in place of rounds, and measure it where the private data are here."""
-        self._learn_h0(preparation)
-        if self.data.holds is None:  # neither a site nor the server of sites
-            for name, extractor in self._extractors().items():
-                self.h0_accuracy[name] = preparation.knn_accuracy(extractor)
-
-    def _learn_h0(self, preparation: Preparation) -> None:
+    def learn_h0(self, preparation: Preparation) -> None:
+        """Learn h_0 of each architecture, unless the method needs none or a checkpoint has it."""
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
             self._h0 = {name: preparation.pretrain(name, student) for name, student in students}
@@ -140,7 +135,7 @@ class Federation(FederationModule):
         if is_complete and (self.scores or self.labels):
             return
         features = ServerFeatures(
-            data, self._extractors(), preparation.context.runner.predict_features
+            data, self.extractors(), preparation.context.runner.predict_features
         )
         released = Released(
             self.plan,
@@ -169,7 +164,8 @@ class Federation(FederationModule):
                 head = {"head.weight": weight, "head.bias": bias}
                 self.students[name].load_state_dict(head, strict=False)
 
-    def _extractors(self) -> dict[str, nn.Module]:
+    def extractors(self) -> dict[str, nn.Module]:
+        """Return h_0 of each architecture; empty before it is learned."""
         return {name: create_extractor(self.students[name], self.h0[name]) for name in self.h0}
 
     # --- Algorithm 2 ---------------------------------------------------------------------------
@@ -281,6 +277,51 @@ class Federation(FederationModule):
         """Add the round's metrics to the history, and log them at the round's number."""
         self.history.append(self.metrics)
         self._round_start = None
-        self.log_round(self.metrics)
+        log_round(self, self.metrics)
         for callback in federation_callbacks(self.trainer):
             callback.on_round_end(self.trainer, self)
+
+    # --- Evaluation ----------------------------------------------------------------------------
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Predict with each student and with their ensemble."""
+        x, labels = batch[:2]
+        if batch_idx == 0:
+            self.students.check_inputs(x)
+            self.evaluation.begin()
+        members = self.students.evaluate(x, self.batchnorm_statistics)
+        keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None
+        self.evaluation.add(members, labels, keep_logits)
+
+    test_step = validation_step
+
+    def measure(self) -> dict[str, float]:
+        """Return accuracies, chosen metrics and all metrics by client, after all batches."""
+        predictions = self.evaluation.join_batches()
+        labels = predictions.labels
+        metrics = self.evaluation.measure(predictions, self.students)
+        examples = self.evaluated_clients
+        if examples is not None and examples.clients is not None:
+            clients = examples.clients[: len(labels)].to(labels.device)  # fewer: limit_val_batches
+            names = self.client_labels(examples.client_names)
+            logits = self.client_logits(examples, predictions.logits)
+            metrics |= self.evaluation.measure_clients(logits, labels, clients, names)
+        return metrics
+
+    def on_test_epoch_end(self) -> None:
+        """Log all metrics on the test data."""
+        log_measured(self, self.measure())
+
+    def on_validation_epoch_end(self) -> None:
+        """Add all that was measured to the metrics of the round, also by real sites themselves."""
+        is_fit = self.trainer.state.fn is TrainerFn.FITTING
+        if is_fit and not self.trainer.sanity_checking:
+            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
+        prefix = self.evaluation_prefix
+        hidden: tuple[str, ...] = () if self.shows_classes else _OF_PARTS
+        shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
+        if is_fit:
+            self.metrics |= {prefix + name: value for name, value in shown.items()}
+            hidden = _OF_PARTS[:2]  # callbacks monitor mean and worst: there may be many clients
+        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
+        log_measured(self, measured, logger=not is_fit)  # a round logs all its metrics

@@ -1,13 +1,14 @@
 """A federation under Lightning: its settings, its set-up and its checkpoints."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import Callback
@@ -16,21 +17,23 @@ from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.data import augmentation
+from fedaux_pl.data import Examples, FederatedDataModule, augmentation
 from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
-from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
+from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.hyperparameters import describe, rebuild
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
+from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
@@ -40,14 +43,12 @@ from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pac
 from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]
-# The metrics of single classes and clients, and of what is made of them.
-_OF_PARTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 
 
-class FederationModule(Students):
+class FederationModule(pl.LightningModule):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
-    pool: LocalClients
+    pool: ClientPool
 
     def __init__(
         self,
@@ -65,10 +66,13 @@ class FederationModule(Students):
         threads: int | None = None,
         metrics: list[str] | dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            clients, model_options or {}, batchnorm_statistics, seed, read_metrics(metrics)
-        )
+        super().__init__()
         self.automatic_optimization = False
+        self.clients = clients
+        self.model_options = model_options or {}
+        self.seed = seed
+        self.batchnorm_statistics: BatchNormStatistics = batchnorm_statistics
+        self.chosen_metrics = read_metrics(metrics)
         self.algorithm = algorithm
         self.participation = participation
         self.trained = trained
@@ -81,10 +85,10 @@ class FederationModule(Students):
         self.threads = self._given_threads = threads
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
-        self.create_pool: Callable[..., Any] | None = None  # of real sites
-        self.privacy_notes: list[str] = []  # what leaves real sites besides
-        self.sites_evaluate = False  # real sites measure the metrics by client
-        self.run_instead: Callable[[Preparation], None] | None = None  # of Algorithms 1 and 2
+        self.role = Role()
+        self.students = Students(clients, self.model_options, seed)
+        self.classes: tuple[str, ...] = ()
+        self.evaluation = Evaluation(self.chosen_metrics)
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
         self.save_hyperparameters(describe(self.arguments()), logger=False)
@@ -93,7 +97,6 @@ class FederationModule(Students):
     def _begin(self) -> None:
         """Forget everything that a run has learned."""
         self._h0: dict[str, dict[str, Tensor]] = {}
-        self.h0_accuracy: dict[str, float] = {}  # by kNN, if h_0 alone is learned
         self.plan: Plan = {}  # the steps in which clients release
         self.releases: dict[str, Collected] = {}  # what they have released so far, by step
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
@@ -106,6 +109,30 @@ class FederationModule(Students):
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
         self._round_start: tuple[dict[str, Tensor], CarriedState] | None = None
+
+    @property
+    def data(self) -> FederatedDataModule:
+        """The Trainer's data module, which must be a federated one."""
+        if self._federated is None:
+            raise ConfigurationError(
+                "a federation needs data that are split over clients: give the Trainer a "
+                "FederatedDataModule as datamodule"
+            )
+        return self._federated
+
+    @property
+    def _federated(self) -> FederatedDataModule | None:
+        """The Trainer's data module if it is a federated one; None for dataloaders alone."""
+        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
+        return data if isinstance(data, FederatedDataModule) else None
+
+    def create_students(
+        self, input_shape: Sequence[int], classes: Sequence[str], pretrained: bool
+    ) -> None:
+        """Create the models, ``pretrained`` from weights that come with them, if there are any."""
+        self.classes = tuple(classes)
+        self.students.create(input_shape, len(classes), pretrained)
+        self.evaluation = Evaluation(self.chosen_metrics, self.classes)
 
     def setup(self, stage: str) -> None:
         """Create the students, once the data are known; a loaded federation keeps its own.
@@ -120,10 +147,9 @@ class FederationModule(Students):
             return  # evaluates or predicts with dataloaders
         data = self.data
         checks.check_data(data, algorithm, self.clients)
-        if self.sites_evaluate:
-            checks.check_monitors(trainer)
+        self.role.check(trainer)
         further = self.monitored_metrics
-        if data.holds == "private" or data.evaluation_examples.clients is None:
+        if "test" not in data.held_parts or data.evaluation_examples.clients is None:
             further = {name: further[name] for name in further if "_client/" not in name}
         has_validation = data.validation_examples is not None
         checks.check_trainer(trainer, self.clients, has_validation, further)
@@ -153,7 +179,7 @@ class FederationModule(Students):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
-        if self.is_voted and data.holds is None:  # sites have validation data of their own
+        if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
         if algorithm.distills and self.distillation.hard_labels:
             data.distill_labels  # noqa: B018 - raises if there are none
@@ -166,7 +192,7 @@ class FederationModule(Students):
     def plan_releases(self) -> Plan:
         """Return the steps of releases; real sites tell their sizes too late to plan by them."""
         data = self.data
-        if data.holds is not None:
+        if data.at_sites:
             return self.algorithm.plan(None)
         sizes: dict[str, list[int]] = {name: [] for name in self.clients}
         for name, size in zip(self.architectures, data.client_sizes, strict=True):
@@ -243,24 +269,55 @@ class FederationModule(Students):
             self.students.load_state_dict(weights)
             raise
 
-    def on_validation_epoch_end(self) -> None:
-        """Add all that was measured to the metrics of the round, also by real sites themselves."""
-        if self.is_fitting and not self.trainer.sanity_checking:
-            self.metrics |= self.pool.evaluate(int(self.metrics["round"]))
-        prefix = self.evaluation_prefix
-        hidden: tuple[str, ...] = () if self.shows_classes else _OF_PARTS
-        shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
-        if self.is_fitting:
-            self.metrics |= {prefix + name: value for name, value in shown.items()}
-            hidden = _OF_PARTS[:2]  # callbacks monitor mean and worst: there may be many clients
-        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
-        self.log_measured(measured, logger=not self.is_fitting)  # a round logs all its metrics
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class probabilities of the ensemble of all students, shape (N, C)."""
+        return self.students.forward(x)
+
+    def predict_step(self, batch: Tensor | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Return class probabilities of the ensemble for inputs, also with labels, shape (N, C)."""
+        probabilities: Tensor = self(first_entry(batch))
+        return probabilities
+
+    @property
+    def evaluated_clients(self) -> Examples | None:
+        """The evaluated data, if their samples name clients."""
+        data = self._federated
+        if data is None:
+            return None
+        examples = data.test_examples if self.trainer.testing else data.evaluation_examples
+        return None if examples.clients is None else examples
+
+    @property
+    def confusion(self) -> Tensor | None:
+        """The confusion matrix of the last evaluation, shape (C, C)."""
+        return self.evaluation.confusion
+
+    @property
+    def client_confusions(self) -> Mapping[str, Tensor]:
+        """Those of clients that the evaluated data name."""
+        return self.evaluation.client_confusions
+
+    @property
+    def monitored_metrics(self) -> dict[str, bool]:
+        """What callbacks can monitor besides accuracies: whether a higher value is better."""
+        return self.evaluation.monitored
+
+    @property
+    def evaluation_prefix(self) -> str:
+        """The prefix of what is measured in a round: on validation data, or on the test data."""
+        data = self._federated
+        return "" if data is not None and data.validation_examples is None else "val/"
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
         """Return the clients' names; numbers with secret noise, unless they are sites."""
-        if self.algorithm.secret_noise and self.data.holds is None:
+        if self.algorithm.secret_noise and not self.data.at_sites:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rounds are measured on private data that the clients hold out."""
+        return self._federated is not None and self._federated.validation_fraction > 0
 
     @property
     def shows_classes(self) -> bool:
@@ -275,7 +332,8 @@ class FederationModule(Students):
             privacy = None if scoring is None else scoring.privacy
             lines = describe_privacy(self.all_heads, self.total_cost, privacy)
         else:
-            besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
+            has_more = self.holds_out or self.role.privacy_notes
+            besides = "and what the next line says" if has_more else ""
             lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
         saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
@@ -294,7 +352,7 @@ class FederationModule(Students):
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in others]
-        return lines + self.privacy_notes
+        return [*lines, *self.role.privacy_notes]
 
     # --- Checkpoints ---------------------------------------------------------------------------
 

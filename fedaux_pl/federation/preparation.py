@@ -9,16 +9,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.callbacks.hooks import federation_callbacks
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.cache import cache_lock, has_cached, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
@@ -90,7 +91,7 @@ class Preparation:
             def on_epoch(loss: float) -> None:
                 stage.update(1, loss=loss)
                 epoch = next(epoch_numbers)
-                federation: Any = trainer.lightning_module
+                federation = cast(RunView, trainer.lightning_module)
                 for callback in federation_callbacks(trainer):
                     callback.on_pretraining_epoch(trainer, federation, architecture, epoch, loss)
 
@@ -103,7 +104,7 @@ class Preparation:
 
     def release_heads(
         self,
-        pool: LocalClients,
+        pool: ClientPool,
         asked: Collected,
         features: ServerFeatures,
         first: Sequence[ReleasedHead] = (),
@@ -126,7 +127,7 @@ class Preparation:
                 f"{data.shared_rows} auxiliary samples are private training samples too, so h_0 "
                 "and the feature map depend on private data: remove them from the auxiliary data"
             )
-        if step.summed and self.secret_noise and data.holds is None:
+        if step.summed and self.secret_noise and not pool.at_sites:
             raise PrivacyError(
                 "privacy.sums is secure and privacy.secret true, but the clients run in one "
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
@@ -137,10 +138,11 @@ class Preparation:
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
-            known = maps or {name: self._public_map(step, features, name) for name in h0}
+            fit = self._first_map if self.secret_noise and pool.at_sites else self._fit_map
+            known = maps or {name: fit(step, features, name) for name in h0}
             return pool.prepare(step, features, known, missing)
 
-        if data.holds == "public":  # sites have ledgers of their own, and one may come later
+        if pool.at_sites:  # they have ledgers of their own, and one may come later
             heads = [*restored, *(ask() if missing else [])]
             heads.sort(key=lambda head: head.client)
             return replace(asked, step=step, heads=heads), None
@@ -222,24 +224,21 @@ class Preparation:
         digest = hashlib.sha256(text.encode()).hexdigest()
         return f"{tensor_digest(*state.values())} {digest}"
 
-    def _public_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
-        """Return an architecture's public map.
+    def _fit_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
+        """Return an architecture's public map."""
+        return step.scoring.fit_map(features.auxiliary(name), features.negatives(name))
 
-        With secret noise, sites get the map and the features of D^- of this machine's first run,
-        which ``features`` then has: others would be a new release.
+    def _first_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
+        """Return an architecture's public map as sites get it with secret noise.
+
+        It is the map of this machine's first run, with the features of D^-, which ``features`` then
+        has: others would be a new release.
         """
-        scoring = step.scoring
-
-        def fit_map() -> PublicMap:
-            return scoring.fit_map(features.auxiliary(name), features.negatives(name))
-
-        if not self.secret_noise or self.context.data.holds != "public":
-            return fit_map()
         settings = step.settings()
         needs_negatives = step.scorer.uses_negatives
 
         def fit() -> _Tensors:
-            fitted = fit_map()
+            fitted = self._fit_map(step, features, name)
             tensors = fitted.tensors() | {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
             if needs_negatives:
                 tensors["negatives"] = features.negatives(name).cpu()
@@ -257,7 +256,7 @@ class Preparation:
         if needs_negatives:
             features.sent_negatives[name] = kept.pop("negatives")
         bound = float(kept.pop("bound"))
-        return PublicMap(**kept, unit=scoring.norm_bound == "unit", bound=bound)
+        return PublicMap(**kept, unit=step.scoring.norm_bound == "unit", bound=bound)
 
     def knn_accuracy(self, h0: nn.Module) -> float:
         """Return how well h_0 separates the private classes, for the experimenter only.

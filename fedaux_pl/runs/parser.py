@@ -117,7 +117,6 @@ class FederationCLI(LightningCLI):
         self,
         verb: str,
         args: Sequence[str],
-        model: type[Federation] = Federation,
         data: type[FederatedDataModule] = FederatedDataModule,
     ) -> None:
         # Lightning uses a deprecated function of torch, and advertises a product at every start.
@@ -130,7 +129,7 @@ class FederationCLI(LightningCLI):
         if here not in sys.path:
             sys.path.append(here)
         super().__init__(
-            model,
+            Federation,
             data,
             args=complete_configs(args),
             run=False,

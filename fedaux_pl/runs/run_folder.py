@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.loggers.logger import DummyExperiment  # type: ignore[attr-defined]
 
 from fedaux_pl.callbacks.report import FederationReport
+from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import SCRATCH, locked, write_text_atomically
 from fedaux_pl.runs.config_files import BEGAN_IN
@@ -145,7 +146,7 @@ def _runs(trainer: pl.Trainer) -> Path:
     return Path(trainer.default_root_dir) / "runs"
 
 
-def run_name(federation: Any) -> str:
+def run_name(federation: RunView) -> str:
     """Return a name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
     alpha = federation.data.settings()["alpha"]
     split = "given-clients" if alpha is None else f"alpha{alpha:g}"

@@ -15,7 +15,9 @@ from torch import Tensor
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
+from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
@@ -38,7 +40,7 @@ _TRACEBACK = 30  # lines
 Serve = Callable[[Callable[[Message], Message], int], None]
 
 
-class Site:
+class Site(Role):
     """Answers the server's requests in place of the rounds of a federation.
 
     ``trainer.fit(federation, datamodule=data)`` runs it, with the Trainer's device and precision.
@@ -51,6 +53,8 @@ class Site:
         name: The site's name, which its key of secure sums belongs to.
         server: The address of the server, which its ledger notes with every release.
     """
+
+    has_rounds = False
 
     def __init__(
         self,
@@ -67,30 +71,37 @@ class Site:
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
-        federation.run_instead = self.run
+        federation.role = self
 
-    def run(self, _: Preparation) -> None:
+    def create_pool(self, clients: LocalClients) -> LocalClients:
+        """Return the clients, which all have the data of this site."""
+        self.clients = clients
+        return clients
+
+    def run(self, federation: Federation, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
-        adapt(self.federation, self.limits.rehearsal)
-        self.federation.plan = plan = self.federation.plan_releases()  # with secret noise
-        self.agreement = agreement(self.federation)
+        adapt(federation, self.limits.rehearsal)
+        federation.plan = plan = federation.plan_releases()  # with secret noise
+        self.agreement = agreement(federation)
         scoring = self.algorithm.scoring
         self.privacy = privacy = Privacy(None) if scoring is None else scoring.privacy
         limits = self.limits
         self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
         if self.algorithm.secret_noise:  # else a rehearsal
-            data = self.federation.data
+            data = federation.data
             self.budget.ledger = Ledger(data.key_id, origin=self.origin)
             self.budget.digests = {0: data.record_digests(0)}
         self.sums: SiteSums | None = None
         if any(step.summed for step in plan.values()):
             from fedaux_pl.sites import site_sums
 
-            self.sums = site_sums.SiteSums(self.federation, self.name, self.budget, self.agreement)
-        largest = max(map(self._largest_request, self.federation.students))
+            self.sums = site_sums.SiteSums(
+                federation, self.clients, self.name, self.budget, self.agreement
+            )
+        largest = max(map(self._largest_request, federation.students))
         if limits.evaluate:
-            self.evaluation = SiteEvaluation(self.federation, limits, privacy, self.origin)
-            largest = max(largest, wire.largest_body(join_states(self.federation.students)))
+            self.evaluation = SiteEvaluation(federation, limits, privacy, self.origin)
+            largest = max(largest, wire.largest_body(join_states(federation.students)))
         with warnings.catch_warnings():  # a server chooses features that are not finite
             warnings.showwarning = self._show_warning
             self.serve(self.answer, largest)
@@ -160,10 +171,9 @@ class Site:
         state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
         state = {key: tensor.to(device) for key, tensor in state.items()}
-        pool = federation.pool
-        pool.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
+        self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
-        [update] = pool.train(round_, [client], {name: state}, {name: {}})
+        [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
         sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
         fields = {"size": update.size, "loss": update.loss}
         return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
@@ -202,7 +212,7 @@ class Site:
 
         def release() -> list[ReleasedHead]:
             extractor = create_extractor(federation.students[name], h0)
-            head = federation.pool.release(client, step, extractor, negatives, public_map)
+            head = self.clients.release(client, step, extractor, negatives, public_map)
             return [replace(head, client=0)]  # a site does not choose its number
 
         count = 0 if negatives is None else len(negatives)

@@ -9,13 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import Update
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
+from fedaux_pl.federation.client_pool import ClientPool
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context, ServerFeatures
+from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
@@ -52,7 +56,7 @@ def connect(
     attach(federation, data, sites)
     status = SiteStatus(root / "sites.json", sites.names)
     with ServerTransport(sites, status) as transport:
-        federation.create_pool = partial(SiteClients, transport, status, sites, federation)
+        federation.role = SiteServer(federation, transport, status, sites)
         yield
 
 
@@ -70,17 +74,59 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             "data.holds to public (fedaux-pl sites init writes it to sites.yaml)"
         )
     adapt(federation, sites.rehearsal)
-    if sites.evaluate:
-        federation.sites_evaluate = True
-        federation.privacy_notes = [
-            "NOT private: what sites tell about the models on test data of their own, except an "
-            "accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
-        ]
     data.site_names = list(sites.names)
 
 
+class SiteServer(Role):
+    """The server of real sites: its clients are there."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        transport: "ServerTransport",
+        status: SiteStatus,
+        sites: Sites,
+    ) -> None:
+        self.federation = federation
+        self.transport = transport
+        self.status = status
+        self.sites = sites
+        if sites.evaluate:
+            self.privacy_notes = [
+                "NOT private: what sites tell about the models on test data of their own, except "
+                "an accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
+            ]
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Raise a ConfigurationError if a callback monitors what sites may stop to tell."""
+        if not self.sites.evaluate:
+            return
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            monitor = str(getattr(callback, "monitor", None))
+            if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
+                raise ConfigurationError(
+                    f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites "
+                    "tell their metrics only if they allow it, are connected and have budget left: "
+                    "monitor accuracy, or val/accuracy if the server has validation data, or "
+                    "client_loss/mean"
+                )
+
+    def create_pool(self, clients: LocalClients) -> ClientPool:
+        """Return the clients at the sites."""
+        return SiteClients(
+            self.transport,
+            self.status,
+            self.sites,
+            self.federation,
+            clients.context,
+            clients.settings,
+        )
+
+
 class SiteClients:
-    """Clients at sites, with the interface of ``federation.clients.LocalClients``."""
+    """Clients at sites."""
+
+    at_sites = True
 
     def __init__(
         self,
@@ -215,7 +261,7 @@ class SiteClients:
             else:
                 metrics[name] = answer
             self._refusals[name] = code
-        return federation.evaluation.join({n: metrics[n] for n in names if n in metrics})
+        return federation.evaluation.metrics.join({n: metrics[n] for n in names if n in metrics})
 
     def train(
         self,
@@ -248,6 +294,12 @@ class SiteClients:
         answered = {f"answered/{self.sites.names[i]}": float(i in updates) for i in clients}
         self.round_metrics = answered | self.sum_metrics
         return [updates[client] for client in clients if client in updates]
+
+    def own_models(
+        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+    ) -> dict[int, State]:
+        """Return the server's models: sites keep no others, which ``adapt`` has checked."""
+        return {client: states[self.context.architectures[client]] for client in clients}
 
     def _collect(
         self,

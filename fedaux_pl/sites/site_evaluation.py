@@ -19,7 +19,7 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.evaluation_metrics import ACCURACY
-from fedaux_pl.federation.students import ModulesByName
+from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import Ledger, Privacy
 from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
@@ -29,7 +29,7 @@ from fedaux_pl.sites.site_settings import Limits
 from fedaux_pl.sites.wire import Answer, Message
 
 
-def join_states(students: ModulesByName) -> State:
+def join_states(students: Students) -> State:
     """Return the states of the models of all architectures as one."""
     joined: dict[str, Tensor] = {}
     for name, model in students.items():
@@ -109,7 +109,7 @@ class SiteEvaluation:
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
         if self.privacy.epsilon is None:
-            metrics = federation.evaluation(self._predict(received), self.test.targets)
+            metrics = federation.evaluation.metrics(self._predict(received), self.test.targets)
             about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
             return {"count": count, "metrics": metrics}, b"", about
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
@@ -50,6 +51,7 @@ class SiteSums:
     def __init__(
         self,
         federation: Federation,
+        clients: LocalClients,
         name: str,
         budget: Budget,
         agreement: Mapping[str, Any],
@@ -57,6 +59,7 @@ class SiteSums:
         scoring = federation.algorithm.scoring
         assert scoring is not None  # noqa: S101 - the plan has secure sums
         self.federation = federation
+        self.clients = clients
         self.name = name
         self.budget = budget
         self.agreement = agreement
@@ -117,7 +120,7 @@ class SiteSums:
             self.budget.check(key, pending.secure.cost(simulated=False))
         if pending.integers is None:
             extractor = create_extractor(student, h0)
-            pending.integers = federation.pool.integers(client, step, extractor, public_map)
+            pending.integers = self.clients.integers(client, step, extractor, public_map)
         self._pending.pop(digest, None)
         self._pending[digest] = pending
         if len(self._pending) > MAX_PENDING:
@@ -153,8 +156,9 @@ class SiteSums:
 
         def mask() -> NewRelease:
             pending.attempts += 1
-            pool = self.federation.pool
-            noise = pool.noise_bytes(pending.client, secure.step, integers, pending.attempts)
+            noise = self.clients.noise_bytes(
+                pending.client, secure.step, integers, pending.attempts
+            )
             return {"masked": session.mask(secure.add_noise(integers, noise))}, {0: cost}
 
         key = replace(pending.key, attempt=attempt)

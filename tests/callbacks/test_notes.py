@@ -61,7 +61,7 @@ def federation_of(rounds, key="certainty/effective_teachers"):
         data=SimpleNamespace(
             class_counts=lambda: np.eye(2, dtype=np.int64),
             classes="ab",
-            holds=None,
+            at_sites=False,
             test_examples=SimpleNamespace(clients=None),
         ),
         history=[{"round": float(t), key: 2.0} for t in range(1, rounds + 1)],

@@ -127,6 +127,12 @@ def test_fit_finds_what_pretrain_learned(finished_run, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in found} == learned
 
 
+def test_pretrain_runs_no_round_and_leaves_the_trainer_as_it_was(tmp_path):
+    cli = commands.pretrain(tiny("pretrain", tmp_path)[1:])
+    assert (cli.model.history, cli.model.heads) == ([], [])
+    assert (cli.trainer.current_epoch, cli.trainer.max_epochs) == (0, 2)
+
+
 def test_pretrain_refuses_a_method_that_starts_from_random_weights(tmp_path, capsys):
     assert main(tiny("pretrain", tmp_path, "--model.algorithm=FedDF")) == 1
     assert "set model.algorithm.pretrained to true" in capsys.readouterr().err

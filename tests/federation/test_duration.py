@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
-from fedaux_pl.federation import Federation, duration
+from fedaux_pl.federation import duration
+from fedaux_pl.federation.role import Role
 from tests.federations import assert_same, run, weights
 
 
@@ -57,7 +58,7 @@ def test_the_measurement_changes_nothing(tmp_path, seconds_of_steps, monkeypatch
     torch.manual_seed(1)
     measured = run(tmp_path / "one", FedAUX(), rounds=1)
     state = torch.get_rng_state()
-    monkeypatch.setattr(Federation, "announces_duration", False)
+    monkeypatch.setattr(Role, "announces_duration", False)
     torch.manual_seed(1)
     plain = run(tmp_path / "other", FedAUX(), rounds=1)
     assert torch.equal(torch.get_rng_state(), state)

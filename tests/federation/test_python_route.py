@@ -125,7 +125,9 @@ def test_class_accuracies_and_confusion_matrix_are_of_the_predictions(finished):
     again.test(federation, datamodule=data, verbose=False)
     assert torch.equal(federation.confusion, counts)
     expected = counts.diagonal() / counts.sum(dim=1)
-    assert list(federation.class_accuracies().values()) == pytest.approx(expected.tolist())
+    assert list(federation.evaluation.class_accuracies().values()) == pytest.approx(
+        expected.tolist()
+    )
 
 
 # --- load_from_checkpoint --------------------------------------------------------------------

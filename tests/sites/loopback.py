@@ -1,14 +1,13 @@
 """Sites in this process: the real server and the real sites, without a network."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytorch_lightning as pl
 
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.data import FederatedDataModule, Source
-from fedaux_pl.sites import Limits, Site, SiteClients, Sites
-from fedaux_pl.sites.site_clients import attach
+from fedaux_pl.sites import Limits, Site, Sites
+from fedaux_pl.sites.site_clients import SiteServer, attach
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import read_message
 
@@ -143,7 +142,7 @@ def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, own_tests=Fal
     hub = Loopback(sites)
     (root / "server").mkdir(exist_ok=True)
     status = SiteStatus(root / "server" / "sites.json", names)
-    federation.create_pool = partial(SiteClients, hub, status, settings, federation)
+    federation.role = SiteServer(federation, hub, status, settings)
     return federation, server_data, hub
 
 

@@ -53,6 +53,12 @@ def plain(tmp_path_factory):
     return first_request(root, *prepare(root, three, split(3, auxiliary=None)))
 
 
+def test_a_fit_as_a_site_runs_no_round_and_leaves_the_trainer_as_it_was(plain):
+    federation = plain[0].federation
+    assert (federation.history, federation.metrics) == ([], {})
+    assert (federation.trainer.current_epoch, federation.trainer.max_epochs) == (0, 1)
+
+
 def changed(request, **fields):
     return Message({**request.fields, **fields}, request.body)
 
@@ -197,7 +203,7 @@ def test_failures_and_warnings_are_in_the_journal(plain, monkeypatch, capsys):
     monkeypatch.setattr(site, "serve", serve)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        site.run(None)
+        site.run(site.federation, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("warning: 0 of 2000 private records")
     assert len(lines) == 1001

@@ -297,6 +297,14 @@ def test_noise_is_secret_unless_it_is_a_rehearsal(tmp_path):
     assert federation.algorithm.secret_noise
 
 
+def test_sites_have_no_models_but_those_of_the_server(plain, tmp_path):
+    federation, data, _ = plain
+    fit(tmp_path, federation, data, rounds=1)
+    state = federation.students["resnet8"].state_dict()
+    assert federation.pool.at_sites
+    assert federation.pool.own_models(1, [0, 2], {"resnet8": state}) == {0: state, 2: state}
+
+
 def test_status_says_who_is_there(plain, tmp_path, capsys):
     federation, data, hub = plain
     hub.away = {"site-1"}

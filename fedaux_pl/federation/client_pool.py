@@ -1,0 +1,62 @@
+"""What a federation asks of its clients, wherever they run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fedaux_pl.algorithms import Update
+from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+
+
+class ClientPool(Protocol):
+    """The clients of a run: ``LocalClients`` in this process, ``SiteClients`` at real sites."""
+
+    at_sites: bool  # each keeps a ledger of its own, and may not answer
+    round_metrics: dict[str, float]  # of the last round, e.g. which sites have answered
+
+    def prepare(
+        self,
+        step: Step,
+        features: ServerFeatures,
+        maps: Mapping[str, PublicMap],
+        clients: Sequence[int],
+    ) -> list[ReleasedHead]:
+        """Algorithm 1: let clients that have released nothing yet in this step release.
+
+        ``maps`` has the public feature map of each architecture. Returns the heads of all
+        processes, ordered by client; sites may not have answered.
+        """
+
+    def train(
+        self,
+        round_: int,
+        clients: Sequence[int],
+        states: Mapping[str, State],
+        payloads: Mapping[str, State],
+    ) -> list[Update]:
+        """Algorithm 2: let the selected clients of this process train from the server's model.
+
+        The server sends ``states``, theta^P of each architecture, and ``payloads`` besides.
+        """
+
+    def evaluate(self, round_: int) -> dict[str, float]:
+        """Return the metrics that clients measure themselves, on test data of their own."""
+
+    def vote(
+        self,
+        averages: Mapping[str, State],
+        students: Mapping[str, State],
+        weights: Sequence[float],
+    ) -> dict[str, Tensor]:
+        """Return the sums of all clients' votes on models between averages and students.
+
+        By architecture, one for each weight of ``functional.blend_states``.
+        """
+
+    def own_models(
+        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
+    ) -> dict[int, State]:
+        """Return the models that clients would use themselves, given those of the server."""

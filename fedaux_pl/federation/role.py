@@ -1,0 +1,58 @@
+"""What a fit of a federation does in this process."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytorch_lightning as pl
+
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation.client_pool import ClientPool
+from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.preparation import Preparation
+
+if TYPE_CHECKING:  # a federation has a role
+    from fedaux_pl.federation.federation import Federation
+
+
+class Role:
+    """A simulation: this process runs the server and all clients.
+
+    ``federation.role = LearnH0()`` gives a federation another one.
+    """
+
+    has_rounds = True  # after ``run``
+    announces_duration = True
+    privacy_notes: Sequence[str] = ()  # what leaves the clients besides, a sentence each
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Raise a ConfigurationError if the role does not fit the Trainer."""
+        for name in ("min_steps", "min_epochs"):
+            if not self.has_rounds and getattr(trainer, name):
+                raise ConfigurationError(
+                    f"got trainer.{name} = {getattr(trainer, name)}; expected none, because "
+                    f"{type(self).__name__} runs no round: set it to null"
+                )
+
+    def create_pool(self, clients: LocalClients) -> ClientPool:
+        """Return the clients that the server asks; ``clients`` would run in this process."""
+        return clients
+
+    def run(self, federation: "Federation", preparation: Preparation) -> None:
+        """Do what comes before the rounds, or in place of them."""
+        federation.prepare(preparation)
+
+
+class LearnH0(Role):
+    """Learn h_0 alone, and measure it if the private data are here."""
+
+    has_rounds = False
+
+    def __init__(self) -> None:
+        self.accuracy: dict[str, float] = {}  # by kNN, of each architecture
+
+    def run(self, federation: "Federation", preparation: Preparation) -> None:
+        """Learn h_0, which the cache then has."""
+        federation.learn_h0(preparation)
+        if not federation.data.at_sites:
+            for name, extractor in federation.extractors().items():
+                self.accuracy[name] = preparation.knn_accuracy(extractor)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 _NAMES = {
     "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE FedBN "
     "FedClassMeans FedDF FedProx Scaffold",
-    "callbacks": "BestCheckpoint",
-    "data": "FederatedDataModule ViewSettings",
+    "callbacks": "BestCheckpoint FederationCallback",
+    "data": "Digits FederatedDataModule Source ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining",
-    "models": "create_model load_backbone load_exported save_backbone",
+    "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
     "ScoringHead SimCLR",
-    "scoring": "Privacy",
+    "scoring": "Privacy Scorer",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 

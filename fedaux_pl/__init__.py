@@ -32,7 +32,7 @@ _NAMES = {
     "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
     "ScoringHead SimCLR",
-    "scoring": "Privacy Scorer",
+    "scoring": "Privacy Scorer SecureSums",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 

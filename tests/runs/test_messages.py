@@ -285,6 +285,8 @@ def refused(capsys, *args):
             "--model.algorithm.privacy.epsilon=0",
             "epsilon: got 0.0; expected to be positive and finite, at least 1e-05",
         ),
+        ("--model.algorithm.privacy.secure=true", "options of secure sums such as {col"),
+        ("--model.algorithm.privacy.sums=secure", "FedAUX has no option privacy.sums (did you m"),
         ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
         (
             "--model.algorithm.norm_bound=foo",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedaux_pl.callbacks import *  # noqa: F403
     from fedaux_pl.data import *  # noqa: F403
     from fedaux_pl.federation import *  # noqa: F403
-    from fedaux_pl.models import *  # type: ignore[assignment]  # noqa: F403 - two rooms have Ensemble
+    from fedaux_pl.models import *  # noqa: F403
     from fedaux_pl.modules import *  # noqa: F403
     from fedaux_pl.scoring import *  # noqa: F403
 

@@ -101,7 +101,7 @@ def describe_privacy(
     ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
     """
     releases = _most_noise(heads)
-    secure = privacy and privacy.secure
+    secure = None if privacy is None else privacy.secure
     has_pins = secure is not None and bool(secure.pins)
     lines = [_describe(release, has_pins) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)

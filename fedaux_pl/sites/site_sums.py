@@ -25,7 +25,7 @@ from fedaux_pl.sites.secure_sum import (
     signing_key,
     sum_digest,
 )
-from fedaux_pl.sites.wire import Answer, RefusalError
+from fedaux_pl.sites.wire import RefusalError, Reply
 
 MAX_PENDING = 4  # vectors that a site keeps; a run needs two, one after the other
 
@@ -123,7 +123,7 @@ class SiteSums:
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
 
-    def answer(self, fields: Mapping[str, Any]) -> Answer:
+    def answer(self, fields: Mapping[str, Any]) -> Reply:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
         pending = self._pending.get(str(fields.get("sum", "")))
         if pending is None:

@@ -5,11 +5,18 @@ python examples/federation_in_python.py
 
 import pytorch_lightning as pl
 
-from fedaux_pl import FedAUX, FederatedDataModule, Federation, ViewSettings
+from fedaux_pl import (
+    Digits,
+    Distillation,
+    FedAUX,
+    FederatedDataModule,
+    Federation,
+    LocalTraining,
+    Pretraining,
+    Privacy,
+    ViewSettings,
+)
 from fedaux_pl.callbacks import FederationProgress, FederationReport
-from fedaux_pl.data import Digits
-from fedaux_pl.federation import Distillation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Privacy
 
 
 def main(rounds: int = 10, epochs: int = 15, width: float = 0.25, root: str = "logs") -> float:

@@ -10,10 +10,15 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from fedaux_pl import Algorithm, FederatedDataModule, Federation
+from fedaux_pl import (
+    Algorithm,
+    Digits,
+    Distillation,
+    FederatedDataModule,
+    Federation,
+    LocalTraining,
+)
 from fedaux_pl.algorithms import Ensemble
-from fedaux_pl.data import Digits
-from fedaux_pl.federation import Distillation, LocalTraining
 
 
 class FedMedian(Algorithm):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl import FedAUX
-from fedaux_pl.scoring import Privacy, Scorer, Step
+from fedaux_pl import FedAUX, Privacy, Scorer
+from fedaux_pl.scoring import Step
 
 
 @dataclass(frozen=True)

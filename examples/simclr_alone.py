@@ -6,8 +6,7 @@ python examples/simclr_alone.py
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaux_pl import SimCLR, ViewSettings, create_model, load_backbone
-from fedaux_pl.data import Digits
+from fedaux_pl import Digits, SimCLR, ViewSettings, create_model, load_backbone
 
 
 def main(epochs: int = 5, width: float = 0.25) -> float:

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from fedaux_pl.callbacks import *  # noqa: F403
     from fedaux_pl.data import *  # noqa: F403
     from fedaux_pl.federation import *  # noqa: F403
-    from fedaux_pl.models import *  # type: ignore[assignment]  # noqa: F403 - two rooms have Ensemble
+    from fedaux_pl.models import *  # noqa: F403
     from fedaux_pl.modules import *  # noqa: F403
     from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
     "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE FedBN "
     "FedClassMeans FedDF FedProx Scaffold",
-    "callbacks": "BestCheckpoint",
-    "data": "FederatedDataModule ViewSettings",
+    "callbacks": "BestCheckpoint FederationCallback",
+    "data": "Digits FederatedDataModule Source ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining",
-    "models": "create_model load_backbone load_exported save_backbone",
+    "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
     "ScoringHead SimCLR",
-    "scoring": "Privacy",
+    "scoring": "Privacy Scorer SecureSums",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torchvision.transforms.functional import to_pil_image
 
-from fedaux_pl.callbacks.hooks import FederationCallback
+from fedaux_pl import FederationCallback
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.report import publish
 from fedaux_pl.engine.inference import predict_features

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedaux_pl import Digits, FederatedDataModule
 from fedaux_pl.cli.report import publish
-from fedaux_pl.data import Digits, FederatedDataModule
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
 

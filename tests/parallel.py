@@ -11,7 +11,7 @@ from fedaux_pl.algorithms import FedAvg, FedBE, FedClassMeans, FedDF, FedProx, S
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import Privacy, SecureSums, Whitened
 from tests.federations import FewDigits, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
@@ -40,7 +40,7 @@ SCENARIOS = {
     ),
     "FedClassMeans": (
         lambda: FedClassMeans(
-            feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, sums="secure")
+            feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())
         ),
         {"clients": {"resnet8": 4, "shufflenet": 3}},
         1,

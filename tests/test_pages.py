@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedaux_pl
 from fedaux_pl.algorithms import Aggregate
 from fedaux_pl.models import registry
 
@@ -141,6 +142,16 @@ def test_the_api_pages_document_fields_and_type_aliases(monkeypatch):
     assert base["Update.payload"].docstring.value.startswith("what it sends besides")
     assert base["Update.size"].docstring.value == "|D_i|."
     assert "server step" in base["ServerState"].docstring.value
+
+
+def test_the_api_pages_document_every_name_of_the_top_level():
+    pytest.importorskip("mkdocs")
+    from tools import site_pages
+
+    for name, room in fedaux_pl._ROOMS.items():
+        assert room in site_pages.ROOMS
+        assert name in site_pages.public_names(room)
+        assert site_pages.docstring(room, name), name
 
 
 @pytest.mark.parametrize("name", ["own_method", "own_scorer"])

@@ -29,8 +29,9 @@ from fedaux_pl import (
     Federation,
     LocalTraining,
     Pretraining,
+    register,
 )
-from fedaux_pl.models import FeatureClassifier, register
+from fedaux_pl.models import FeatureClassifier
 
 METHODS = {"FedAVG": FedAvg, "FedDF": lambda: FedDF(remember=True), "FedAUX": FedAUX}
 COUNTS, IMAGES, SELECTED, ROUNDS, PUBLIC, CLASSES = (10, 100, 1000, 10_000), 5, 100, 3, 5000, 10

@@ -26,9 +26,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fedaux_pl import ClientModule, FedAvg, FederatedDataModule, Federation, LocalTraining
+from fedaux_pl import ClientModule, FedAvg, FederatedDataModule, Federation, LocalTraining, register
 from fedaux_pl.data import NpzImages, TensorBatches
-from fedaux_pl.models import FeatureClassifier, register
+from fedaux_pl.models import FeatureClassifier
 
 COUNT, SHAPE, CLASSES, BATCH, TURN = 200_000, (3, 64, 64), 10, 32, 64
 ARCHITECTURE, OPTIONS = os.environ.get("ARCHITECTURE", "patches"), {"width": 0.125}

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from fedaux_pl.data import Digits
+from fedaux_pl import Digits
 
 if __name__ == "__main__":
     digits = Digits().train()

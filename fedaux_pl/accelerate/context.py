@@ -13,7 +13,7 @@ MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
 
 
 @dataclass(frozen=True)
-class Context:
+class PassSettings:
     """The settings of a pass through a network.
 
     A backward pass runs in another thread, which does not see them: forward passes save what it
@@ -32,7 +32,7 @@ class Context:
     packed: tuple[int, int] = (0, 0)
 
 
-_current: ContextVar[Context] = ContextVar("context", default=Context())  # noqa: B039 - frozen
+_current: ContextVar[PassSettings] = ContextVar("context", default=PassSettings())  # noqa: B039 - frozen
 current = _current.get
 
 

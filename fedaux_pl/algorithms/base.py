@@ -351,12 +351,12 @@ class Algorithm:
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
         """Raise a ConfigurationError for numbers of clients, by architecture, that cannot be."""
-        privacy = self.scoring and self.scoring.privacy
+        secure = self.scoring and self.scoring.privacy.secure
         fewest = min(clients.values())
-        if privacy and privacy.sums == "secure" and fewest < privacy.least_clients:
+        if secure and fewest < secure.least_clients:
             raise ConfigurationError(
-                f"privacy.sums is secure, but {fewest} clients share an architecture: a sum needs "
-                f"at least {privacy.least_clients} of them; set privacy.sums to local"
+                f"privacy.secure is set, but {fewest} clients share an architecture: a sum needs "
+                f"at least {secure.least_clients} of them; set privacy.secure to null"
             )
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:

@@ -11,7 +11,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
 from fedaux_pl.functional.discriminant import Discriminant
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
-from fedaux_pl.scoring.class_scorers import count_classes, pool_statistics
+from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.release import clients_of, stack_heads
 
 # The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
@@ -100,7 +100,7 @@ def class_holders(released: Released) -> Tensor:
             "no site has released the numbers of its records by class, by which FedAUX weighs it: "
             "let sites state higher limits of epsilon, or use FedClassMeans"
         )
-    counts = count_classes(heads, released.num_classes, rho)
+    counts = counts_of_clients(heads, released.num_classes, rho)
     holders = counts.new_zeros(len(released.architectures), released.num_classes)
     holders[[head.client for head in heads]] = counts / counts.sum(dim=0)
     return holders

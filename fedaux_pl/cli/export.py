@@ -16,7 +16,7 @@ from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
-from fedaux_pl.models import Ensemble, module_of, save_ensemble, trained_models
+from fedaux_pl.models import ModelEnsemble, module_of, save_ensemble, trained_models
 from fedaux_pl.runs.parser import FederationParser
 
 FORMATS = ("safetensors", "onnx")
@@ -104,7 +104,7 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own deprecations
         warnings.simplefilter("ignore", DeprecationWarning)
         program = torch.onnx.export(
-            Ensemble(models).eval(),
+            ModelEnsemble(models).eval(),
             (torch.ones(2, *shape, dtype=dtype),),
             dynamo=True,
             opset_version=OPSET,

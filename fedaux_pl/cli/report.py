@@ -32,7 +32,7 @@ def report(args: Sequence[str]) -> list[Path]:
     check_metrics(sweep, cells)
     # matplotlib and Lightning, which take seconds to import, are not needed to refuse an option
     from fedaux_pl.reports.figures import make_figures
-    from fedaux_pl.reports.page import describe_status
+    from fedaux_pl.reports.page import describe_cells
     from fedaux_pl.reports.tables import cells_table, make_tables
     from fedaux_pl.reports.values import collect
 
@@ -45,7 +45,7 @@ def report(args: Sequence[str]) -> list[Path]:
         [*make_figures(sweep, groups), *make_tables(sweep, groups)],
         note=f"{sweep.note}\n\n{changes}",
         details=[cells_table(sweep, groups)],
-        status=describe_status(groups, command_line("sweep", options)),
+        status=describe_cells(groups, command_line("sweep", options)),
     )
 
 

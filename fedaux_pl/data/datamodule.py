@@ -22,7 +22,7 @@ from fedaux_pl.data.fingerprints import (
 )
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_pixels, shorten
+from fedaux_pl.data.input_checks import check_unit_range, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting
@@ -432,7 +432,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Shuffled batches (inputs,) of D_aux."""
-        check_pixels(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
+        check_unit_range(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
         options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
         return TensorBatches(self.auxiliary_inputs, **options)
 

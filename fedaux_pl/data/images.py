@@ -18,7 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached, fingerprint, is_off
 from fedaux_pl.data.input_checks import (
-    State,
+    FileState,
     check_unchanged,
     file_state,
     note,
@@ -201,7 +201,7 @@ def _read_later(files: Sequence[Path], size: int, channels: int) -> LazyInputs:
     return LazyInputs(read, (len(files), channels, size, size), torch.uint8)
 
 
-def _decode(files: Sequence[tuple[Path, State]], size: int, channels: int) -> NDArray[np.uint8]:
+def _decode(files: Sequence[tuple[Path, FileState]], size: int, channels: int) -> NDArray[np.uint8]:
     pictures = np.empty((len(files), channels, size, size), np.uint8)
     for picture, (file, opened) in zip(pictures, files, strict=True):
         picture[:] = decode_image(file, size, channels).numpy()

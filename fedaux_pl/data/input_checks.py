@@ -13,7 +13,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
 
-State = tuple[int, int, int]
+FileState = tuple[int, int, int]
 """Of a file, see ``file_state``."""
 _LARGE = 1 << 30  # bytes; below it any compression is accepted
 _MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
@@ -62,7 +62,7 @@ def check_finite(inputs: Inputs) -> None:
             )
 
 
-def check_pixels(inputs: Inputs, what: str) -> None:
+def check_unit_range(inputs: Inputs, what: str) -> None:
     """Raise a DataError for images of floats outside [0, 1]."""
     if inputs.ndim == 4 and inputs.is_floating_point():
         lows, highs = zip(*map(torch.aminmax, chunks(inputs)), strict=True)
@@ -102,13 +102,13 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
         )
 
 
-def file_state(file: Path | int) -> State:
+def file_state(file: Path | int) -> FileState:
     """Return what changes when a file is written: inode, size and modification time."""
     status = os.stat(file)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def check_unchanged(path: Path, now: State, opened: State) -> None:
+def check_unchanged(path: Path, now: FileState, opened: FileState) -> None:
     """Raise a DataError if the state of a file is not that of when it was opened."""
     if now != opened:
         raise DataError(

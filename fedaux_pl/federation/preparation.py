@@ -129,9 +129,9 @@ class Preparation:
             )
         if step.summed and self.secret_noise and not pool.at_sites:
             raise PrivacyError(
-                "privacy.sums is secure and privacy.secret true, but the clients run in one "
+                "privacy.secure is set and privacy.secret true, but the clients run in one "
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
-                "privacy.sums to local, or run real sites"
+                "privacy.secure to null, or run real sites"
             )
         if step.sends and self.secret_noise and not restored:
             step = self._first_sent(asked, first)

@@ -24,8 +24,7 @@ from fedaux_pl.errors import (
 )
 from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
-from fedaux_pl.modules.language_modeling import Objective
-from fedaux_pl.modules.language_modeling import check_options as check_language_modeling
+from fedaux_pl.modules.language_modeling import Objective, check_language_modeling
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 Schedule = Literal["constant", "cosine", "step"]

@@ -24,7 +24,7 @@ from fedaux_pl.models.registry import (
 )
 from fedaux_pl.models.resnet import ResNet8
 from fedaux_pl.models.saved_models import (
-    Ensemble,
+    ModelEnsemble,
     load_backbone,
     load_exported,
     save_backbone,
@@ -36,10 +36,10 @@ from fedaux_pl.models.shufflenet import ShuffleNet
 __all__ = [
     "Classifier",
     "Encoder",
-    "Ensemble",
     "FeatureClassifier",
     "InputNormalization",
     "MobileNetV2",
+    "ModelEnsemble",
     "Norm",
     "ResNet8",
     "ShuffleNet",

@@ -27,7 +27,7 @@ _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
     """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
     state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    write_tensors(Path(path), state, _describe(model))
+    write_safetensors(Path(path), state, _describe(model))
     return Path(path)
 
 
@@ -51,7 +51,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
     saved: dict[str, str] = {}
     source = "these weights"
     if not isinstance(state, Mapping):
-        state, saved = read_tensors(Path(state))
+        state, saved = read_safetensors(Path(state))
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
     own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
     given = {key: value for key, value in state.items() if not of_head(key)}
@@ -82,7 +82,9 @@ def _describe(model: nn.Module) -> dict[str, str]:
     return about
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
     """Write a safetensors file."""
     from safetensors.torch import save
 
@@ -92,7 +94,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_atomically(path, lambda file: file.write(content))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file: its tensors, on the CPU, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
@@ -125,7 +127,7 @@ def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
     return models
 
 
-class Ensemble(nn.Module):
+class ModelEnsemble(nn.Module):
     """Class probabilities of the mean of the models' logits.
 
     Args:
@@ -136,7 +138,7 @@ class Ensemble(nn.Module):
     Examples:
         >>> from fedaux_pl.models import create_model
         >>> model = create_model("resnet8", num_classes=10, width=0.125)
-        >>> ensemble = Ensemble({"resnet8": model}).eval()
+        >>> ensemble = ModelEnsemble({"resnet8": model}).eval()
         >>> ensemble(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).sum(dim=1).detach().round()
         tensor([1., 1.])
     """
@@ -174,7 +176,7 @@ def save_ensemble(
         suffix = f"-{name.replace('/', '_')}" if len(models) > 1 else ""
         file = f"model{suffix}.safetensors"
         about = {"architecture": json.dumps(recipe, default=str)}
-        write_tensors(folder / file, model.state_dict(), about)
+        write_safetensors(folder / file, model.state_dict(), about)
         layer: Any = getattr(model, "normalize", None)  # None for text
         names = () if layer is None else ("mean", "std")
         constants = {name: getattr(layer, name).flatten().tolist() for name in names}
@@ -192,7 +194,7 @@ def save_ensemble(
     return [*(str(entry["file"]) for entry in entries), CONFIG]
 
 
-def load_exported(folder: str | Path) -> Ensemble:
+def load_exported(folder: str | Path) -> ModelEnsemble:
     """Load a folder that ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
 
     The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
@@ -223,9 +225,9 @@ def load_exported(folder: str | Path) -> Ensemble:
                 "export the run again"
             )
         weights = Path(folder) / Path(file).name
-        state, _ = read_tensors(weights)
+        state, _ = read_safetensors(weights)
         loaded[file] = _recreate(name, options, shape, len(classes), state, str(weights))
-    return Ensemble(loaded, config, batchnorm).eval()
+    return ModelEnsemble(loaded, config, batchnorm).eval()
 
 
 def _recreate(

@@ -63,7 +63,7 @@ class LanguageModeling(SelfSupervised):
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
     ) -> None:
-        check_options(objective, mask_rate)
+        check_language_modeling(objective, mask_rate)
         super().__init__(model, knn_k, optimizer, model_options)
         _check_encoder(self.backbone, objective)
         self.objective = objective
@@ -110,7 +110,7 @@ class LanguageModeling(SelfSupervised):
         return _weighted_cross_entropy(logits, targets, (targets != self.backbone.pad_id).float())
 
 
-def check_options(objective: Objective, mask_rate: float) -> None:
+def check_language_modeling(objective: Objective, mask_rate: float) -> None:
     """Raise a ValueError for a wrong option."""
     check_setting("objective", objective, objective in get_args(Objective), "be masked or next")
     check_setting("mask_rate", mask_rate, 0 < mask_rate < 1, "lie strictly between 0 and 1")

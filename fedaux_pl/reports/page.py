@@ -36,7 +36,7 @@ class Status:
     command: str = ""  # which runs them
 
 
-def describe_status(groups: Sequence[Group], command: Sequence[str]) -> Status:
+def describe_cells(groups: Sequence[Group], command: Sequence[str]) -> Status:
     """Return which cells are done; the ``command`` runs those that are not."""
     counts: Counter[CellState] = Counter()
     for group in groups:

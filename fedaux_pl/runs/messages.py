@@ -96,7 +96,7 @@ def clarify(
             return _unknown_option(".".join(match.groups()), prog, names, of_classes)
     match = re.fullmatch(r"--([\w.]+)\.help: Expected a dot import path .*: (\S+)", message)
     if match:
-        names = class_names(roots, match[1])
+        names = accepted_classes(roots, match[1])
         return f"--{match[1]}.help takes one of {', '.join(names)}" + did_you_mean(match[2], names)
     keys = _unique(re.findall(r'Parser key "([\w.]+)"', message))
     owners = _unique(re.findall(r"class_path '(?:\w+\.)*(\w+)'", message))
@@ -104,7 +104,7 @@ def clarify(
     reason = _innermost(message)
     clear = _failed_import(message, key)
     if not clear and len(owners) < len(keys):
-        clear = _wrong_class(reason, key, class_names(roots, key))
+        clear = _wrong_class(reason, key, accepted_classes(roots, key))
     if not clear and owners:
         clear = _wrong_option(message, prog, roots, options, keys, owners)
     return clear or _wrong_value(reason, key, meanings) or message
@@ -184,7 +184,7 @@ def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def class_names(roots: Mapping[str, type], key: str) -> list[str]:
+def accepted_classes(roots: Mapping[str, type], key: str) -> list[str]:
     """Return the classes that an option such as "model.algorithm" accepts by name; or none.
 
     These are the imported subclasses of the class in the option's type, a user's own included.
@@ -223,7 +223,7 @@ def _options_of_classes(roots: Mapping[str, type], keys: Collection[str]) -> Ite
     """Yield the options of classes that options accept: model.algorithm.privacy.epsilon."""
     for key in keys:
         if key.startswith(("model.", "data.")):
-            for owner in class_names(roots, key):
+            for owner in accepted_classes(roots, key):
                 yield from (f"{key}.{option}" for option in _parameters(roots, key, owner))
 
 

@@ -47,6 +47,7 @@ _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Traine
 _MAX_SEED = 2**32 - 1  # numpy's
 # The allowed values of options whose type does not describe them.
 _MEANINGS = {
+    "model.algorithm.privacy.secure": "{}, options of secure sums such as {colluders: 2}, or null",
     "model.clients": (
         "architectures with their numbers of clients, like {resnet8: 20} (a space follows the "
         "colon)"

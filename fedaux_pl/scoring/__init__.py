@@ -10,7 +10,7 @@ from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
 from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals, ScoresAndHead
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
 from fedaux_pl.scoring.ledger import Ledger, PrivacySpent
-from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, spent
+from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, SecureSums, spent
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
 from fedaux_pl.scoring.scoring import NormBound, Scoring
 from fedaux_pl.scoring.step import Collected, Step
@@ -36,6 +36,7 @@ __all__ = [
     "Scorer",
     "ScoresAndHead",
     "Scoring",
+    "SecureSums",
     "Sigmoid",
     "Standardized",
     "Step",

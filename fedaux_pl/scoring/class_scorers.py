@@ -332,7 +332,7 @@ def pool_statistics(
     )
 
 
-def count_classes(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
+def counts_of_clients(heads: Sequence[ReleasedHead], num_classes: int, rho: float | None) -> Tensor:
     """Return the known class counts of each client, shape (n, C).
 
     The heads are ``ClassStatistics`` with this weight rho or, if it is None, ``ClassCounts``.

@@ -42,7 +42,7 @@ class PublicNumbers:
 
     def noises(self, privacy: Privacy) -> int:
         """Return how many noises are added up in a sum over the clients of an architecture."""
-        return 1 if privacy.sums == "secure" else min(map(len, self.sizes.values()))
+        return 1 if privacy.secure else min(map(len, self.sizes.values()))
 
 
 def first_step(plan: Plan) -> Step:
@@ -65,30 +65,31 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     """
     scorer = scoring.scorer
     privacy = scoring.privacy
-    is_secure = privacy.sums == "secure"
-    if is_secure and not isinstance(scorer, ClassStatistics):
+    secure = privacy.secure
+    if secure and not isinstance(scorer, ClassStatistics):
         raise ConfigurationError(
-            f"privacy.sums is secure, but {type(scorer).__name__} needs the vector of each client: "
-            "set privacy.sums to local, or scorer to ClassStatistics"
+            f"privacy.secure is set, but {type(scorer).__name__} needs the vector of each client: "
+            "set privacy.secure to null, or scorer to ClassStatistics"
         )
-    if is_secure and numbers is not None:
+    if secure and numbers is not None:
         check_records(scorer, max(map(sum, numbers.sizes.values())))
     scoring = replace(scoring, feature_map=_choose_map(scoring, numbers))
     if not isinstance(scorer, ClassStatistics):
         return {"scores": Step(scoring)}
     releases = scorer.releases or choose_releases(privacy, _known(numbers))
     of_counts = 0.0
-    if is_secure and counts:
-        of_counts = privacy.count_share or count_share(privacy, _known(numbers))
-    attempts = privacy.attempts if is_secure else 1
+    if secure and counts:
+        of_counts = secure.count_share or count_share(privacy, _known(numbers))
+    attempts = secure.attempts if secure else 1
     share = (1 - of_counts) / releases / attempts
     scoring = replace(scoring, scorer=replace(scorer, releases=releases))
-    steps = [Step(scoring, "statistics", share, is_secure)]
+    summed = secure is not None
+    steps = [Step(scoring, "statistics", share, summed)]
     if of_counts:
         rest = 1 - releases * attempts * share
         steps.append(Step(replace(scoring, scorer=ClassCounts()), "counts", rest))
     if releases == 2:
-        steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, is_secure))
+        steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, summed))
     return {step.name: step for step in steps}
 
 
@@ -116,7 +117,7 @@ def check_records(scorer: Scorer, count: int) -> None:
         raise ConfigurationError(
             f"the clients of a secure sum have {count:,} records together; expected at most "
             f"{most:,} with second_moment {scorer.second_moment:g}: raise it ({most_records(1):,} "
-            "records with 1), leave out clients, or set privacy.sums to local"
+            "records with 1), leave out clients, or set privacy.secure to null"
         )
 
 
@@ -125,7 +126,7 @@ def _known(numbers: PublicNumbers | None) -> PublicNumbers:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
             "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
-            "with secure sums, privacy.count_share (such as 0.1)"
+            "with secure sums, privacy.secure.count_share (such as 0.1)"
         )
     return numbers
 

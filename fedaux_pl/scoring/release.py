@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +23,6 @@ VERSION = 1
 
 Raise it with every change of what is released. Stored releases of another version are not used.
 """
-
-Sums = Literal["local", "secure"]
 
 LARGEST_NOISE = 38
 """No draw of ``standard_normal``, rounded to the grid, has more standard deviations."""
@@ -86,6 +84,47 @@ class Release:
 
 
 @dataclass(frozen=True)
+class SecureSums:
+    """The options of secure sums: the server gets the sum of class statistics over clients alone.
+
+    Each client adds a part of the noise. The options are part of the keys of ledgers: never rename,
+    reorder or remove one.
+
+    Attributes:
+        colluders: t, at least 1: how many clients may show the server their noise and masks, or add
+            no noise. A sum needs t + 2 clients.
+        attempts: The attempts at each sum that epsilon pays for: a client that drops out in the
+            middle of one costs the others an attempt.
+        count_share: The share of the budget for the class counts of each client, which FedAUX needs
+            besides a sum; null to choose it by the sizes of clients.
+        pins: The public key of each site, as ``fedaux-pl sites pin`` prints it. Without pins the
+            server could put keys of its own in their place.
+
+    Examples:
+        >>> privacy = Privacy(epsilon=1.0, secure=SecureSums(colluders=2))
+        >>> privacy.secure.least_clients
+        4
+    """
+
+    colluders: int = 1
+    attempts: int = 1
+    count_share: float | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
+        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
+        share = self.count_share
+        is_valid = share is None or 0 < share < 1
+        check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
+
+    @property
+    def least_clients(self) -> int:
+        """The number of clients that a sum needs."""
+        return max(3, self.colluders + 2)
+
+
+@dataclass(frozen=True)
 class Privacy:
     """The privacy of all that a client releases.
 
@@ -96,16 +135,9 @@ class Privacy:
         secret: false derives the noise from the seed of the run: a simulation, which can be
             repeated and protects nothing. true takes it from the operating system and adds an
             entry to the ledger of this machine, as a deployment must.
-        sums: What the server gets of class statistics: ``local``, the vector of each client, or
-            ``secure``, their sum over the clients alone, to which each adds a part of the noise.
-        colluders: t, at least 1: how many clients of a secure sum may show the server their noise
-            and masks, or add no noise. It needs t + 2 clients.
-        attempts: The attempts at each secure sum that epsilon pays for: a client that drops out in
-            the middle of one costs the others an attempt.
-        count_share: The share of the budget for the class counts of each client, which FedAUX needs
-            besides a secure sum; null to choose it by the sizes of clients.
-        pins: The public key of each site of a secure sum, as ``fedaux-pl sites pin`` prints it.
-            Without pins the server could put keys of its own in their place.
+        secure: The options of secure sums, {} for their defaults: the server gets the sum of the
+            clients' class statistics alone. null sends the server the vector of each client, which
+            has all of the noise.
 
     Examples:
         >>> vector, release = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
@@ -117,32 +149,16 @@ class Privacy:
     delta: float = 1e-5
     mechanism: Mechanism = "analytic"
     secret: bool = False
-    sums: Sums = "local"
-    colluders: int = 1
-    attempts: int = 1
-    count_share: float | None = None
-    pins: Mapping[str, str] = field(default_factory=dict)
+    secure: SecureSums | None = None
 
     def __post_init__(self) -> None:
-        self.cost(sensitivity=1.0)  # raises if an option is invalid
-        check_setting("sums", self.sums, self.sums in get_args(Sums), "be local or secure")
-        check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
-        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
-        share = self.count_share
-        is_valid = share is None or 0 < share < 1
-        check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
-
-    @property
-    def least_clients(self) -> int:
-        """The number of clients that a secure sum needs."""
-        return max(3, self.colluders + 2)
+        is_valid = self.secure is None or isinstance(self.secure, SecureSums)
+        check_setting("secure", self.secure, is_valid, "be None or a SecureSums object")
+        self.cost(sensitivity=1.0)  # raises if another option is invalid
 
     def sum_settings(self) -> dict[str, Any]:
         """Return the options of secure sums as plain values; empty if there are none."""
-        if self.sums == "local":
-            return {}
-        names = ("colluders", "attempts", "count_share", "pins")
-        return {"sums": {name: getattr(self, name) for name in names}}
+        return {} if self.secure is None else {"sums": {**vars(self.secure)}}
 
     def cost(
         self,
@@ -171,8 +187,9 @@ class Privacy:
             unit = gaussian_sigma(epsilon, self.delta, 1.0, self.mechanism)
             epsilon = gaussian_epsilon(self.delta, factor * unit)
             sigma *= factor
+        colluders = 1 if self.secure is None else self.secure.colluders
         if summands > 1:
-            sigma /= math.sqrt(summands - self.colluders)
+            sigma /= math.sqrt(summands - colluders)
         return Release(
             epsilon,
             self.delta,
@@ -181,7 +198,7 @@ class Privacy:
             self.mechanism,
             simulated=simulated,
             summands=summands,
-            colluders=self.colluders,
+            colluders=colluders,
         )
 
     def release(

@@ -101,7 +101,8 @@ def describe_privacy(
     ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
     """
     releases = _most_noise(heads)
-    has_pins = privacy is not None and bool(privacy.pins)
+    secure = None if privacy is None else privacy.secure
+    has_pins = secure is not None and bool(secure.pins)
     lines = [_describe(release, has_pins) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
@@ -125,9 +126,9 @@ def describe_all(
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
-    attempts = scoring.privacy.attempts
-    if attempts > 1:
-        sent += f", each sum in up to {attempts} attempts"
+    secure = scoring.privacy.secure
+    if secure and secure.attempts > 1:
+        sent += f", each sum in up to {secure.attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
         *describe_privacy(heads, total, scoring.privacy)[:-1],
@@ -160,7 +161,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
 
 
 def _conditions(privacy: Privacy) -> str:
-    return " under the conditions of the sum" if privacy.sums == "secure" else ""
+    return " under the conditions of the sum" if privacy.secure else ""
 
 
 def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:

@@ -46,7 +46,8 @@ class SecureSum:
         if privacy.epsilon is None:
             return 0
         multiplier = privacy.cost(1.0, share=self.step.share).sigma
-        return noise_of_sum(multiplier, self.sensitivity[0], self.summands - privacy.colluders)[1]
+        honest = self.summands - self.step.secure.colluders
+        return noise_of_sum(multiplier, self.sensitivity[0], honest)[1]
 
     def cost(self, simulated: bool) -> Release:
         """Return what it costs a client, in the units of the vector."""
@@ -67,13 +68,13 @@ class SecureSum:
         except ValueError as error:  # it leaves 64 bits
             raise ConfigurationError(
                 f"{about} cannot have its noise ({error}): raise second_moment or epsilon, or set "
-                "privacy.sums to local"
+                "privacy.secure to null"
             ) from error
         if sigma > needed * (1 + SUM_MARGIN):
             raise ConfigurationError(
                 f"{about} has noise of {sigma:.6g}, as its integers are rounded; expected at most "
                 f"{SUM_MARGIN:.1%} above {needed:.6g}: use fewer dimensions or a lower "
-                "second_moment, or set privacy.sums to local"
+                "second_moment, or set privacy.secure to null"
             )
 
     def add_noise(self, integers: Tensor, read: ReadBytes = os.urandom) -> Tensor:
@@ -102,7 +103,7 @@ def check_sums(plan: Plan, models: Mapping[str, nn.Module], num_classes: int) ->
         for model in models.values():
             width = int(model.feature_dim)  # type: ignore[arg-type]
             dimensions = getattr(step.scoring.feature_map, "dimensions", None) or width
-            least = step.scoring.privacy.least_clients
+            least = step.secure.least_clients
             SecureSum(step, min(dimensions, width), num_classes, least).check()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring.class_scorers import SummableScorer
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, Release, ReleasedHead
+from fedaux_pl.scoring.release import LARGEST_NOISE, Release, ReleasedHead, SecureSums
 from fedaux_pl.scoring.scorers import Scorer
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -57,9 +57,16 @@ class Step:
         return self.scorer
 
     @property
+    def secure(self) -> SecureSums:
+        """The options of a summed step."""
+        options = self.scoring.privacy.secure
+        assert options is not None  # noqa: S101 - the plan sums only with them
+        return options
+
+    @property
     def attempts(self) -> int:
         """How often the budget pays for it."""
-        return self.scoring.privacy.attempts if self.summed else 1
+        return self.secure.attempts if self.summed else 1
 
     @property
     def sends(self) -> bool:

@@ -89,7 +89,7 @@ _SECURE = """
 Secure sums, before 3: the server sees the sum over all sites alone, so that the same epsilon needs
 less noise. For methods that release class statistics, such as FedClassMeans.
      site:      fedaux-pl sites pin --certificates SITE    makes its signing key, prints its pin
-     run.yaml:  privacy: {{epsilon: 1.0, sums: secure, pins: {{{pins}}}}}
+     run.yaml:  privacy: {{epsilon: 1.0, secure: {{pins: {{{pins}}}}}}}
                 under model.algorithm.init_args
      site:      --epsilon_limit_alone EPSILON in 4: what its own noise alone may cost
    Each site compares these pins with the other sites, by phone say: whoever passes them on could
@@ -98,5 +98,6 @@ less noise. For methods that release class statistics, such as FedClassMeans.
 
 PINNED = """\
   {name}: {pin}
-Add this line to privacy.pins (under model.algorithm.init_args) of the run.yaml that all share. Then
-compare the pins of your run.yaml with the other sites, over a channel that is not the server."""
+Add this line to privacy.secure.pins (under model.algorithm.init_args) of the run.yaml that all
+share. Then compare the pins of your run.yaml with the other sites, over a channel that is not the
+server."""

@@ -46,10 +46,10 @@ class Collector:
         self.step = step
         self.groups = groups
         self.data = data
-        self.privacy = step.scoring.privacy
+        self.secure = step.secure
         # the second sum is used only if it is over all sites of the first
         count = sum(map(len, groups.values()))
-        self.least = count if step.sends else self.privacy.least_clients
+        self.least = count if step.sends else self.secure.least_clients
         self.attempts = 0  # of all sums so far
         self._number = 0  # of the last attempt, which rises over all servers
 
@@ -127,11 +127,12 @@ class Collector:
             names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
             self.check(names, reason)
             lost += is_new and bool(answers)  # if none has left a site, nothing was spent
-            if lost >= self.privacy.attempts:
+            if lost >= self.secure.attempts:
                 raise ConfigurationError(
-                    f"the secure sum failed in {lost} of {self.privacy.attempts} attempts, which "
-                    f"cost the sites their budget ({reason}): agree on more privacy.attempts in "
-                    "run.yaml (each has its part of epsilon), or on a higher --epsilon_limit"
+                    f"the secure sum failed in {lost} of {self.secure.attempts} attempts, which "
+                    f"cost the sites their budget ({reason}): agree on more "
+                    "privacy.secure.attempts in run.yaml (each has its part of epsilon), or on a "
+                    "higher --epsilon_limit"
                 )
             attempt = None
             time.sleep(_RETRY)
@@ -142,7 +143,7 @@ class Collector:
             raise ConfigurationError(
                 f"a secure sum needs {self.least} sites, but has {', '.join(names) or 'none'} "
                 f"({reason}): start the others, agree with them on the same run.yaml, within their "
-                "limits, or set privacy.sums to local"
+                "limits, or set privacy.secure to null"
             )
 
     def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class Collector:
 
             def read(name: str, answer: Message, number: int = number) -> Any:
                 message = answer.fields.get("keys")
-                if read_keys(message, digest, number, self.privacy.pins).name != name:
+                if read_keys(message, digest, number, self.secure.pins).name != name:
                     raise RefusalError("message", "it is of another site")
                 return message
 

@@ -28,7 +28,7 @@ from fedaux_pl.sites import wire
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
-from fedaux_pl.sites.wire import Answer, Message, RefusalError, expect
+from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.site_sums import SiteSums
@@ -135,7 +135,7 @@ class Site(Role):
         self.journal.say(text, f"sent: {request.fields['kind']}")
         return Message({"request": token, **fields}, body)
 
-    def _answer(self, request: Message) -> Answer:
+    def _answer(self, request: Message) -> Reply:
         fields = request.fields
         different = differences(self.agreement, fields.get("agreement"))
         more = [f"and {len(different) - _LISTED:,} more"] if len(different) > _LISTED else []
@@ -155,7 +155,7 @@ class Site(Role):
         expect(sends, "the method of this configuration sends no models", "settings")
         return self._train(client, request)
 
-    def _train(self, client: int, request: Message) -> Answer:
+    def _train(self, client: int, request: Message) -> Reply:
         federation = self.federation
         limits = self.limits
         name = federation.architectures[client]
@@ -178,7 +178,7 @@ class Site(Role):
         fields = {"size": update.size, "loss": update.loss}
         return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
 
-    def _release(self, client: int, request: Message) -> Answer:
+    def _release(self, client: int, request: Message) -> Reply:
         """Return the release in this site's ledger, or a new one if the budget allows it.
 
         Of a secure sum nothing leaves yet.

@@ -25,7 +25,7 @@ from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
-from fedaux_pl.sites.site_evaluation import join_states, read_metrics
+from fedaux_pl.sites.site_evaluation import join_states, read_evaluation
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
@@ -248,7 +248,7 @@ class SiteClients:
         metrics = {}
 
         def read(name: str, answer: Message) -> dict[str, float]:
-            count, epsilon, values = read_metrics(answer, federation.chosen_metrics)
+            count, epsilon, values = read_evaluation(answer, federation.chosen_metrics)
             self.requests.status.change(name, evaluated=[count, epsilon])
             return values
 

@@ -26,7 +26,7 @@ from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.release import VERSION
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import Answer, Message
+from fedaux_pl.sites.wire import Message, Reply
 
 
 def join_states(students: Students) -> State:
@@ -37,7 +37,7 @@ def join_states(students: Students) -> State:
     return joined
 
 
-def read_metrics(
+def read_evaluation(
     answer: Message, chosen: Collection[str]
 ) -> tuple[int, float | None, dict[str, float]]:
     """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
@@ -102,7 +102,7 @@ class SiteEvaluation:
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
             self._key = f"evaluation {VERSION} {models} {options} {contents}"
 
-    def answer(self, request: Message) -> Answer:
+    def answer(self, request: Message) -> Reply:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
         federation = self.federation
         count = len(self.test)

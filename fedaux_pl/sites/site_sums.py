@@ -26,7 +26,7 @@ from fedaux_pl.sites.secure_sum import (
     signing_key,
     sum_digest,
 )
-from fedaux_pl.sites.wire import Answer, RefusalError
+from fedaux_pl.sites.wire import RefusalError, Reply
 
 MAX_PENDING = 4  # vectors that a site keeps; a run needs two, one after the other
 
@@ -56,38 +56,38 @@ class SiteSums:
         budget: Budget,
         agreement: Mapping[str, Any],
     ) -> None:
-        scoring = federation.algorithm.scoring
-        assert scoring is not None  # noqa: S101 - the plan has secure sums
+        first = first_step(federation.plan)
         self.federation = federation
         self.clients = clients
         self.name = name
         self.budget = budget
         self.agreement = agreement
-        self.privacy = scoring.privacy
+        self.secure = first.secure
         self._pending: dict[str, Pending] = {}
         self._create_member()  # raises if the pins do not fit
-        first = first_step(federation.plan)
         check_records(first.scorer, federation.data.client_sizes[0])
         if budget.ledger is not None and ALONE not in budget.limits:
             raise ConfigurationError(
                 "this run has secure sums: state with --epsilon_limit_alone what the noise of "
                 "this site alone may cost, if the other sites and the server deceive it (with "
                 f"all sites it costs {self._cost_alone():.4g}, with fewer less), or set "
-                "privacy.sums to local"
+                "privacy.secure to null"
             )
 
     def _create_member(self) -> Member:
         key = signing_key(self.name)
-        return Member(self.name, key, self.privacy.pins, self.privacy.colluders)
+        return Member(self.name, key, self.secure.pins, self.secure.colluders)
 
     def _cost_alone(self) -> float:
         """Return epsilon of all releases with all sites, by the noise of this site alone."""
         sites = max(self.federation.clients.values())
         releases = []
-        for step in self.federation.plan.values():
+        plan = self.federation.plan
+        for step in plan.values():
             cost = step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
             releases += [cost] * step.attempts
-        return 1.001 * spent(releases, self.privacy.delta, alone=True)[0]  # printed, not below it
+        delta = first_step(plan).scoring.privacy.delta
+        return 1.001 * spent(releases, delta, alone=True)[0]  # printed, not below it
 
     def add(
         self,
@@ -126,7 +126,7 @@ class SiteSums:
         if len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
 
-    def answer(self, fields: Mapping[str, Any]) -> Answer:
+    def answer(self, fields: Mapping[str, Any]) -> Reply:
         """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
         pending = self._pending.get(str(fields.get("sum", "")))
         if pending is None:

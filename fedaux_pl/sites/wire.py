@@ -24,7 +24,7 @@ MAX_FIELDS = 2**20
 MAX_DEPTH = 32
 """How deep its lists and names may nest."""
 
-Answer = tuple[dict[str, Any], bytes, str]
+Reply = tuple[dict[str, Any], bytes, str]
 """What a site answers: plain values, tensors, and the guarantee, for its own log."""
 
 CODES = {

@@ -17,7 +17,7 @@ from fedaux_pl.accelerate.bert.fused_operations import (
     embed,
     word_gradient,
 )
-from fedaux_pl.accelerate.bert.packing import mean_of_tokens, pack
+from fedaux_pl.accelerate.bert.packing import mean_of_tokens, pack_texts
 from fedaux_pl.models import Encoder
 from tests.accelerate.bert_reference import (
     assert_close,
@@ -120,13 +120,13 @@ def test_mean_of_tokens():
     states, weight = torch.randn(5, 11, 200).requires_grad_(), torch.randn(5, 200)
     exact = states.detach().double().requires_grad_()
     plain = SimpleNamespace(pooling="mean", pad_id=0)
-    mean, expected = mean_of_tokens(states, pack(x, 0, 0)), Encoder.pool(plain, exact, x)
+    mean, expected = mean_of_tokens(states, pack_texts(x, 0, 0)), Encoder.pool(plain, exact, x)
     assert_close(mean.detach(), expected.detach())
     assert mean[2].eq(0).all()
     found = gradient(mean, states)
     assert_close(found, gradient(expected, exact))
 
-    packing = pack(x, 40, 0)
+    packing = pack_texts(x, 40, 0)
     rows = states.detach().flatten(0, 1)[packing.slots.long()].requires_grad_()
     of_rows = mean_of_tokens(rows, packing)
     assert torch.equal(of_rows, mean)

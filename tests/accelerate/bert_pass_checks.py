@@ -10,7 +10,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate.bert import fast_encoder
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states
-from fedaux_pl.accelerate.bert.packing import pack
+from fedaux_pl.accelerate.bert.packing import pack_texts
 from fedaux_pl.accelerate.context import current
 from fedaux_pl.accelerate.convolution.weight_gradients import (
     join_weight_gradients,
@@ -72,7 +72,9 @@ def test_states_and_gradients_are_those_of_the_library(
     weight = torch.randn(*x.shape, config["hidden_size"])
     reference = copy.deepcopy(model).double()
     expected = backward(reference, reference.states(x, causal=causal), weight)
-    found = backward(model, bert_states(model.encoder, pack(x, 0, 0), dtype, causal=causal), weight)
+    found = backward(
+        model, bert_states(model.encoder, pack_texts(x, 0, 0), dtype, causal=causal), weight
+    )
     assert_same(found, expected, of_states, of_gradients)
 
 
@@ -84,7 +86,7 @@ def test_states_and_gradients_with_the_same_dropout_masks(monkeypatch):
     known = seeds(count=7)  # the embedding's and three for each of two layers
     with monkeypatch.context() as patch:
         patch.setattr(torch, "randint", lambda *args, **options: known)
-        states = bert_states(model.encoder, pack(x, 0, 0), torch.float32)
+        states = bert_states(model.encoder, pack_texts(x, 0, 0), torch.float32)
     found = backward(model, states, weight)
 
     calls = []
@@ -107,7 +109,7 @@ def test_every_pass_draws_new_dropout_seeds():
 
     def states(seed):
         torch.manual_seed(seed)
-        return bert_states(model, pack(x, 0, 0), torch.float32)
+        return bert_states(model, pack_texts(x, 0, 0), torch.float32)
 
     first = states(3)
     with torch.no_grad():
@@ -208,7 +210,7 @@ def test_weight_gradients_on_a_side_stream(monkeypatch):
 
 def test_second_derivatives_raise():
     model = perturbed(ONE_LAYER).eval().encoder
-    states = bert_states(model, pack(ids(4, width=4), 0, 0), torch.float32)
+    states = bert_states(model, pack_texts(ids(4, width=4), 0, 0), torch.float32)
     parameter = model.encoder.layer[0].output.dense.weight
     (gradient,) = torch.autograd.grad(states.square().sum(), parameter, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -5,7 +5,7 @@ import torch
 
 from fedaux_pl.accelerate.bert import fast_encoder, fused_operations
 from fedaux_pl.accelerate.bert.fused_operations import PassConfig
-from fedaux_pl.accelerate.bert.packing import pack
+from fedaux_pl.accelerate.bert.packing import pack_texts
 from tests.texts import CONFIG, encoder, ids
 
 DROPPING = CONFIG | {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
@@ -40,7 +40,7 @@ def pass_config(x=None, width=24):
         padding_index=-1,
         causal=False,
         dtype=torch.float16,
-        packing=pack(ids(7, 3, 5, width=7) if x is None else x, 0, 0),
+        packing=pack_texts(ids(7, 3, 5, width=7) if x is None else x, 0, 0),
         rates=(0.0,) * 4,
         seeds=seeds(),
     )

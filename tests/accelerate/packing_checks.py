@@ -7,7 +7,7 @@ from tests.accelerate import interpreted  # noqa: F401  isort: skip  before any 
 
 from fedaux_pl.accelerate.bert import fast_encoder
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states
-from fedaux_pl.accelerate.bert.packing import pack, unpack
+from fedaux_pl.accelerate.bert.packing import pack_texts, unpack_texts
 from fedaux_pl.accelerate.context import using
 from fedaux_pl.accelerate.versions import speed_up
 from fedaux_pl.modules import LanguageModeling
@@ -28,9 +28,9 @@ def packed(monkeypatch):
 
     def recorded(x, rows, pad_id):
         sizes.extend([(len(x), rows)] if rows else [])
-        return pack(x, rows, pad_id)
+        return pack_texts(x, rows, pad_id)
 
-    monkeypatch.setattr(fast_encoder, "pack", recorded)
+    monkeypatch.setattr(fast_encoder, "pack_texts", recorded)
     return sizes
 
 
@@ -47,7 +47,7 @@ def test_rows_of_texts(rows, dtype):
     x = ids(*LENGTHS, width=11).to(dtype)
     x[0, 3] = 0  # padding within a text has a row
     x[2] = 0  # and so has the first position of a text of padding only
-    packing = pack(x, rows, 0)
+    packing = pack_texts(x, rows, 0)
     positions = [(text, place) for text, count in enumerate(LENGTHS) for place in range(count)]
     slots = [text * 11 + place for text, place in positions]
     spare = rows - 25
@@ -60,7 +60,7 @@ def test_rows_of_texts(rows, dtype):
     assert spare_starts.diff().amax() <= 11
     assert len(spare_starts) == packing.all_texts - 5 + 1
     states = torch.arange(1.0, rows + 1)[:, None].requires_grad_()
-    padded = unpack(states, packing)
+    padded = unpack_texts(states, packing)
     expected = torch.zeros(5 * 11)
     expected[slots] = torch.arange(1.0, 26)
     assert torch.equal(padded.flatten(), expected)
@@ -72,7 +72,7 @@ def test_rows_of_texts(rows, dtype):
 
 def test_more_tokens_than_rows_give_nan_and_write_nowhere():
     model, x = perturbed(SMALL).encoder, ids(4, 3, width=4)
-    packing = pack(x, 6, 0)
+    packing = pack_texts(x, 6, 0)
     assert packing.ids.eq(-1).all()
     assert packing.starts.amax() == 6
     assert bert_states(model, packing, torch.float32).isnan().all()
@@ -91,12 +91,12 @@ def test_states_and_gradients_are_those_of_padded_texts(rows, causal):
         torch.manual_seed(3)
         states = bert_states(model.encoder, packing, torch.float32, causal=causal)
         assert states.shape == (*packing.ids.shape, 16)
-        states = unpack(states, packing)
+        states = unpack_texts(states, packing)
         (states * weight).sum().backward()
         return states.detach() * (weight != 0), [p.grad for p in model.encoder.parameters()]
 
-    expected, wanted = run(pack(x, 0, 0))
-    states, found = run(pack(x, rows, 0))
+    expected, wanted = run(pack_texts(x, 0, 0))
+    states, found = run(pack_texts(x, rows, 0))
     assert_same(states, expected)
     size = max(gradient.norm() for gradient in wanted)
     for one, other in zip(found, wanted, strict=True):

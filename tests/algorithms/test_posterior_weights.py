@@ -8,11 +8,12 @@ from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
 from fedaux_pl.algorithms.class_teacher import class_holders, teach_classes
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import soft_labels
-from fedaux_pl.scoring import ClassStatistics, Collected, Mean, Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Collected, Mean, Privacy, SecureSums, Whitened
 from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
 
 MAP = Whitened(dimensions=8)
+SECURE = Privacy(secure=SecureSums())
 
 
 def posterior(epsilon=5.0, releases=1, **privacy):
@@ -81,15 +82,15 @@ def test_the_statistics_speak_for_clients_that_do_not_teach():
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
-@pytest.mark.parametrize("sums", ["local", "secure"])
-def test_a_resumed_run_ends_with_the_same_weights(sums, tmp_path):
-    whole, first, resumed = (create(posterior(releases=2, sums=sums)) for _ in range(3))
+@pytest.mark.parametrize("secure", [None, SecureSums()])
+def test_a_resumed_run_ends_with_the_same_weights(secure, tmp_path):
+    whole, first, resumed = (create(posterior(releases=2, secure=secure)) for _ in range(3))
     fit(tmp_path, whole, 2)
     saving = ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
     fit(tmp_path, first, 1, callbacks=[saving], enable_checkpointing=True)
     [path] = (tmp_path / "saved").glob("*.ckpt")
     fit(tmp_path, resumed, 2, ckpt_path=path)
-    counts = ["counts"] if sums == "secure" else []
+    counts = ["counts"] if secure else []
     assert list(resumed.releases) == ["statistics", *counts, "gradient/resnet8"]
     assert_same(weights(resumed), weights(whole))
 
@@ -104,7 +105,7 @@ def test_students_start_from_the_statistics(tmp_path):
 
 def test_secure_sums_have_the_noise_of_one_client(tmp_path):
     """n = 3 clients: each adds noise of sigma / sqrt(2), and what they share is said."""
-    local, secure = (run(tmp_path, posterior(sums=sums), 0) for sums in ("local", "secure"))
+    local, secure = (run(tmp_path, posterior(secure=own), 0) for own in (None, SecureSums()))
     alone, part = local.heads[0].release, secure.heads[0].release
     share = secure.plan["statistics"].share
     assert part.sigma == pytest.approx(alone.sigma / 2**0.5 / share**0.5, rel=1e-3)
@@ -130,9 +131,17 @@ def test_architectures_are_mixed(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "shufflenets", "problem"),
     [
-        (FedAUX(scorer=Mean(), privacy=Privacy(sums="secure")), 3, "Mean needs the vector of each"),
-        (posterior(sums="secure"), 2, "2 clients share an architecture: a sum needs at least 3"),
-        (posterior(sums="secure", colluders=2), 3, "3 clients share .* needs at least 4"),
+        (
+            FedAUX(scorer=Mean(), privacy=SECURE),
+            3,
+            "Mean needs the vector of each",
+        ),
+        (
+            posterior(secure=SecureSums()),
+            2,
+            "2 clients share .* needs at least 3",
+        ),
+        (posterior(secure=SecureSums(colluders=2)), 3, "3 clients share .* needs at least 4"),
     ],
 )
 def test_secure_sums_that_cannot_be(algorithm, shufflenets, problem, tmp_path):
@@ -142,7 +151,7 @@ def test_secure_sums_that_cannot_be(algorithm, shufflenets, problem, tmp_path):
 
 
 def test_a_sum_without_noise_is_called_one(tmp_path):
-    federation = create(posterior(sums="secure", epsilon=None), {"resnet8": 3})
+    federation = create(posterior(secure=SecureSums(), epsilon=None), {"resnet8": 3})
     fit(tmp_path, federation, 0, split(3))
     assert "NOT private: the sum over 3 clients of" in " ".join(federation.privacy())
 

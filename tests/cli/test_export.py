@@ -14,7 +14,7 @@ from fedaux_pl.cli.export import export, model_card, to_onnx
 from fedaux_pl.cli.prediction import predict, probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, UsageError
-from fedaux_pl.models import Ensemble, create_model, load_exported, save_ensemble
+from fedaux_pl.models import ModelEnsemble, create_model, load_exported, save_ensemble
 from tests.command_line import OWN
 from tests.federations import SMALL, FewDigits
 from tests.models import own_networks
@@ -268,7 +268,7 @@ def test_onnx_texts():
     x = ids(5, 20, 13, 1)  # three lengths: what is padding must not count
     (found,) = session.run(None, {"inputs": x.long().numpy()})
     with torch.no_grad():
-        wanted = Ensemble({"encoder": model}).eval()(x)
+        wanted = ModelEnsemble({"encoder": model}).eval()(x)
     torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=0)
 
 

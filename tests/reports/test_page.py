@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.reports.page import Report, Status, describe_status, write_report
+from fedaux_pl.reports.page import Report, Status, describe_cells, write_report
 from fedaux_pl.sweeps.cells import CellState
 from tests.reports.results import group
 
@@ -116,11 +116,11 @@ def test_the_status(tmp_path, monkeypatch):
         group("method=C alpha=1", 5.0),
     ]
     groups[1].results[0].cell.mark_failed("no memory")
-    status = describe_status(groups, ["fedaux-pl", "sweep", "a file", "--seeds", "0"])
+    status = describe_cells(groups, ["fedaux-pl", "sweep", "a file", "--seeds", "0"])
     assert status.done == "2 of 5 cells done, 2 missing, 1 failed"
     assert status.missing == [
         "A, alpha = 1: seeds 1, 2 missing",
         "B, alpha = 1: seed 0 failed (1/3 rounds): no memory",
     ]
     assert status.command == "fedaux-pl sweep 'a file' --seeds 0 --retry"
-    assert describe_status(groups[2:], ["x"]) == Status("1 of 1 cell done", [], "")
+    assert describe_cells(groups[2:], ["x"]) == Status("1 of 1 cell done", [], "")

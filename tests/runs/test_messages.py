@@ -11,7 +11,7 @@ from fedaux_pl.cli import main
 from fedaux_pl.data import FederatedDataModule, Source, sources
 from fedaux_pl.federation import Federation
 from fedaux_pl.models import model_names
-from fedaux_pl.runs.messages import _SYNONYMS, clarify, class_names
+from fedaux_pl.runs.messages import _SYNONYMS, accepted_classes, clarify
 from tests.command_line import QUICKSTART, refusal
 
 ALL_OPTIONS = f"all options of {__version__}:"
@@ -73,13 +73,16 @@ METHODS = [
 
 
 def test_classes_are_the_imported_subclasses_those_of_the_package_first():
-    known = class_names(ROOTS, "model.algorithm")
+    known = accepted_classes(ROOTS, "model.algorithm")
     assert known[: len(METHODS)] == METHODS
     assert "Clusters" in known[len(METHODS) :]
     for key in ("data.private", "data.auxiliary"):
-        names = class_names(ROOTS, key)
+        names = accepted_classes(ROOTS, key)
         assert names[: len(sources.__all__)] == sorted(sources.__all__)
-    assert class_names({"model": Model}, "model.algorithm.distance") == ["Euclidean", "Minkowski"]
+    assert accepted_classes({"model": Model}, "model.algorithm.distance") == [
+        "Euclidean",
+        "Minkowski",
+    ]
 
 
 def test_classes_that_cannot_be_created_by_name_are_not_listed():
@@ -87,13 +90,13 @@ def test_classes_that_cannot_be_created_by_name_are_not_listed():
         def train(self):
             pass
 
-    names = class_names(ROOTS, "data.private")
+    names = accepted_classes(ROOTS, "data.private")
     assert not {"Local", "TextSource", "_HubText", "InMemory"} & set(names)
 
 
 @pytest.mark.parametrize("key", ["model", "model.clients", "model.seed", "trainer.devices", ""])
 def test_options_without_classes(key):
-    assert class_names(ROOTS, key) == []
+    assert accepted_classes(ROOTS, key) == []
 
 
 @pytest.mark.parametrize(
@@ -285,6 +288,8 @@ def refused(capsys, *args):
             "--model.algorithm.privacy.epsilon=0",
             "epsilon: got 0.0; expected to be positive and finite, at least 1e-05",
         ),
+        ("--model.algorithm.privacy.secure=true", "options of secure sums such as {col"),
+        ("--model.algorithm.privacy.sums=secure", "FedAUX has no option privacy.sums (did you m"),
         ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
         (
             "--model.algorithm.norm_bound=foo",

@@ -13,6 +13,7 @@ from fedaux_pl.scoring import (
     Mean,
     Privacy,
     Residuals,
+    SecureSums,
     Step,
     Whitened,
     spent,
@@ -26,8 +27,8 @@ from fedaux_pl.scoring.plan import (
 )
 
 NUMBERS = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
-LOCAL = {"sums": "local"}
-SECURE = {"sums": "secure"}
+LOCAL = {"secure": None}
+SECURE = {"secure": SecureSums()}
 EPSILONS = [1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
 
 
@@ -74,16 +75,16 @@ def test_real_sites_cannot_plan(own):
 
 
 def test_sites_agree_on_the_share_of_counts():
-    own = scoring(1, dimensions=7, count_share=0.1, **SECURE)
+    own = scoring(1, dimensions=7, secure=SecureSums(count_share=0.1))
     steps = plan(own, None, counts=True)
     assert plan(own, NUMBERS, counts=True) == steps
     assert list(steps) == ["statistics", "counts"]
     assert (steps["statistics"].share, steps["statistics"].summed) == (0.9, True)
     assert steps["counts"].share == pytest.approx(0.1)
     assert list(plan(own, None)) == ["statistics"]
-    few = scoring(1, dimensions=7, count_share=0.005, **SECURE)
+    few = scoring(1, dimensions=7, secure=SecureSums(count_share=0.005))
     assert "counts" in plan(few, None, counts=True)
-    with pytest.raises(ConfigurationError, match=r"privacy.count_share \(such as 0.1\)"):
+    with pytest.raises(ConfigurationError, match=r"privacy.secure.count_share \(such as 0.1\)"):
         plan(scoring(2, dimensions=7, **SECURE), None, counts=True)
 
 
@@ -92,13 +93,13 @@ def test_secure_sums_are_refused():
         plan(scoring(scorer=Mean(), **SECURE), NUMBERS)
 
 
-@pytest.mark.parametrize("sums", [LOCAL, SECURE])
+@pytest.mark.parametrize("secure", [None, SecureSums(attempts=2)])
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("releases", [1, 2])
-def test_all_releases_have_the_whole_budget(releases, counts, sums):
+def test_all_releases_have_the_whole_budget(releases, counts, secure):
     """The counts have a part of their own if the server sees the sum of the statistics alone."""
-    steps = plan(scoring(releases, epsilon=0.5, attempts=2, **sums), NUMBERS, counts)
-    has_counts = counts and sums == SECURE
+    steps = plan(scoring(releases, epsilon=0.5, secure=secure), NUMBERS, counts)
+    has_counts = counts and secure is not None
     assert ("counts" in steps) == has_counts
     if has_counts:
         assert steps["counts"].scorer == ClassCounts()

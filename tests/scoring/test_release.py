@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.scoring import Privacy, Release, spent
+from fedaux_pl.scoring import Privacy, Release, SecureSums, spent
 from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
@@ -269,7 +269,6 @@ def test_parts_of_the_classical_mechanism_cost_less():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sums": "sum"}, "sums: got 'sum'; expected to be local or secure"),
         ({"colluders": 0}, "colluders: got 0; expected to be at least 1"),
         ({"attempts": 0}, "attempts: got 0; expected to be at least 1"),
         ({"count_share": 1.0}, "count_share: got 1.0; expected to lie strictly between 0 and 1"),
@@ -278,13 +277,18 @@ def test_parts_of_the_classical_mechanism_cost_less():
 )
 def test_wrong_options_of_sums(options, message):
     with pytest.raises(ValueError, match=message):
-        Privacy(**{"sums": "secure", **options})
+        SecureSums(**options)
+
+
+def test_secure_sums_have_an_object_of_options():
+    with pytest.raises(ValueError, match="secure: got True; expected to be None or a SecureSums"):
+        Privacy(secure=True)
 
 
 def test_a_secure_sum_has_two_guarantees():
     """That of the sum without the colluders' noise, and that of one client's noise alone."""
     whole = Privacy(0.5).cost(2.0)
-    record = Privacy(0.5, sums="secure", colluders=4).cost(2.0, summands=20)
+    record = Privacy(0.5, secure=SecureSums(colluders=4)).cost(2.0, summands=20)
     assert record.sigma == pytest.approx(whole.sigma / 4)
     assert (record.mu, record.mu_alone) == pytest.approx((whole.mu, 4 * whole.mu))
     assert record.total_sigma == pytest.approx(whole.sigma * math.sqrt(20 / 16))

@@ -16,6 +16,7 @@ from fedaux_pl.scoring import (
     PublicMap,
     ReleasedHead,
     Residuals,
+    SecureSums,
     Step,
     Whitened,
 )
@@ -30,9 +31,9 @@ ROWS = torch.nn.functional.normalize(
 LABELS = torch.eye(CLASSES)[torch.arange(30) % CLASSES]
 
 
-def secure(summands=3, scorer=None, share=1.0, **privacy):
-    options = {"epsilon": EPSILON, "delta": DELTA, "sums": "secure"} | privacy
-    scoring = FedClassMeans(privacy=Privacy(**options)).scoring
+def secure(summands=3, scorer=None, share=1.0, epsilon=EPSILON, **options):
+    privacy = Privacy(epsilon, DELTA, secure=SecureSums(**options))
+    scoring = FedClassMeans(privacy=privacy).scoring
     scoring = replace(scoring, scorer=scorer or ClassStatistics())
     return SecureSum(Step(scoring, share=share, summed=True), K, CLASSES, summands)
 

@@ -12,7 +12,7 @@ from torch import nn
 from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.federation import Pretraining
-from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, SecureSums, Whitened
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from tests.federations import create, fit, split
@@ -52,7 +52,7 @@ def runs(root):
     names = ["site-0", "site-1", "site-2"]
     pins = {name: pin(signing_key(name)) for name in names}
     secret = Privacy(1.0, secret=True)
-    summed = Privacy(1.0, sums="secure", count_share=0.1, pins=pins)
+    summed = Privacy(1.0, secure=SecureSums(count_share=0.1, pins=pins))
     limits = Limits(epsilon_limit=9.0, epsilon_limit_alone=99.0)
 
     def federation_of(method):

@@ -18,7 +18,15 @@ from fedaux_pl.algorithms import (
 )
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import ClassStatistics, Identity, Logistic, Privacy, Sigmoid, Whitened
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Identity,
+    Logistic,
+    Privacy,
+    SecureSums,
+    Sigmoid,
+    Whitened,
+)
 from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
 from tests import texts
@@ -29,7 +37,7 @@ from tests.sites.loopback import Given, fit, prepare
 SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
 # what real sites cannot plan is given
 MAP = {"feature_map": Whitened(dimensions=8, whitening=0.5), "privacy": Privacy(1.0)}
-SECURE = MAP | {"privacy": Privacy(1.0, sums="secure", count_share=0.1)}
+SECURE = MAP | {"privacy": Privacy(1.0, secure=SecureSums(count_share=0.1))}
 TWO = "FedClassMeans, two releases"
 JITTER = "torchvision.transforms.v2.RandAugment"
 PAPER = FedAUX(

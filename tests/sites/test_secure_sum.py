@@ -492,5 +492,5 @@ def test_three_sites_are_told_of_secure_sums(tmp_path, capsys):
         folder = f"--folder={tmp_path / names}"
         assert main(["sites", "init", "--sites", names, "--server=HOST", folder]) == 0
         told = capsys.readouterr().out
-        assert ("sums: secure, pins: {a: PIN, b: PIN, c: PIN}" in told) == (names == "a,b,c")
+        assert ("secure: {pins: {a: PIN, b: PIN, c: PIN}}" in told) == (names == "a,b,c")
         assert ("fedaux-pl sites pin --certificates SITE" in told) == (names == "a,b,c")

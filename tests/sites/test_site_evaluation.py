@@ -16,7 +16,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import ClassStatistics, Ledger
 from fedaux_pl.sites import Limits
-from fedaux_pl.sites.site_evaluation import read_metrics
+from fedaux_pl.sites.site_evaluation import read_evaluation
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import assert_same, create, weights
@@ -123,11 +123,15 @@ TRUE = {"count": 20, "metrics": {"accuracy": 0.5, "f1": 0.25, "other": math.nan}
 
 
 def test_false_numbers_are_left_out(tmp_path, capsys):
-    assert read_metrics(Message(TRUE), ["f1", "auroc"]) == (20, None, {"accuracy": 0.5, "f1": 0.25})
-    assert read_metrics(Message(TRUE | {"epsilon": 0.1}), []) == (20, 0.1, {"accuracy": 0.5})
+    assert read_evaluation(Message(TRUE), ["f1", "auroc"]) == (
+        20,
+        None,
+        {"accuracy": 0.5, "f1": 0.25},
+    )
+    assert read_evaluation(Message(TRUE | {"epsilon": 0.1}), []) == (20, 0.1, {"accuracy": 0.5})
     for false in FALSE:
         with pytest.raises(RefusalError):
-            read_metrics(Message(TRUE | false), ["f1"])
+            read_evaluation(Message(TRUE | false), ["f1"])
     federation, data, hub = start(tmp_path)
 
     def fault(answer, request):

@@ -11,7 +11,7 @@ from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened, spent
+from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, SecureSums, Whitened, spent
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
 from fedaux_pl.sites.secure_sum import pin, signing_key
@@ -32,13 +32,15 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setattr(server_sums, "_RETRY", 0.0)
 
 
-def sites(root, clients=4, limits=SECRET, releases=1, rho=0.15, options=None, **privacy):
+def sites(
+    root, clients=4, limits=SECRET, releases=1, rho=0.15, options=None, epsilon=1.0, **secure
+):
     names = NAMES[:clients]
     pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
         scorer=ClassStatistics(rho, releases),
         feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(**({"epsilon": 1.0, "sums": "secure", "pins": pins} | privacy)),
+        privacy=Privacy(epsilon, secure=SecureSums(**({"pins": pins} | secure))),
     )
     federated = images(method, {"resnet8": clients}, **(options or {}))
     return prepare(root, federated, split(clients), limits=limits, rehearsal=False)
@@ -98,7 +100,7 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     """With one attempt the run ends; a second sum about the same data is above the budget."""
     federation, data, hub = sites(tmp_path)
     hub.faults["site-3"] = at("masked", lambda answer, request: None)
-    with pytest.raises(ConfigurationError, match=r"agree on more privacy\.attempts"):
+    with pytest.raises(ConfigurationError, match=r"agree on more privacy\.secure\.attempts"):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
     # a server that pretends a dropout, and asks again
@@ -321,7 +323,7 @@ def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
     method = FedAUX(
         scorer=ClassStatistics(releases=1),
         feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(1.0, sums="secure", count_share=0.2),
+        privacy=Privacy(1.0, secure=SecureSums(count_share=0.2)),
     )
     federated, options = images(method, {"resnet8": 3}), {"rehearsal": False}
     with pytest.raises(ConfigurationError, match=r"with all sites it costs 1\.384,"):
@@ -400,7 +402,7 @@ def test_secret_sums_need_real_sites(tmp_path):
     from tests.federations import create
     from tests.federations import fit as fit_locally
 
-    method = FedClassMeans(privacy=Privacy(1.0, sums="secure", secret=True))
+    method = FedClassMeans(privacy=Privacy(1.0, secure=SecureSums(), secret=True))
     with pytest.raises(Exception, match="the clients run in one process, which sees all of them"):
         fit_locally(tmp_path, create(method), 1)
 

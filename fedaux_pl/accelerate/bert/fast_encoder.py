@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedaux_pl.accelerate.bert.encoder_pass import bert_states, parameter_names
-from fedaux_pl.accelerate.bert.packing import Packing, mean_of_tokens, pack, packed_rows, unpack
+from fedaux_pl.accelerate.bert.packing import (
+    Packing,
+    mean_of_tokens,
+    pack_texts,
+    packed_rows,
+    unpack_texts,
+)
 from fedaux_pl.accelerate.eligibility import ALIGNMENT, HALF, compute_dtype, fusable, has_hooks
 from fedaux_pl.accelerate.versions import fast_version
 from fedaux_pl.models.encoder import Encoder, TinyBERT
@@ -34,12 +40,12 @@ class FastEncoder(Encoder):
     def states(self, ids: Tensor, *, causal: bool = False) -> Tensor:
         """Return the states of the last layer, shape (N, L, feature_dim)."""
         if can_fuse(self.encoder, ids):
-            return unpack(*self._fused_states(ids, causal=causal))
+            return unpack_texts(*self._fused_states(ids, causal=causal))
         with sdpa_kernel(_SDPA_BACKENDS) if ids.is_cuda else nullcontext():
             return super().states(ids, causal=causal)
 
     def _fused_states(self, ids: Tensor, *, causal: bool = False) -> tuple[Tensor, Packing]:
-        packing = pack(ids, packed_rows(ids), self.pad_id)
+        packing = pack_texts(ids, packed_rows(ids), self.pad_id)
         return bert_states(self.encoder, packing, compute_dtype(ids), causal=causal), packing
 
     def _encode(self, ids: Tensor) -> Tensor:

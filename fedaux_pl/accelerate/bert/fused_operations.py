@@ -25,7 +25,7 @@ MANY_ROWS = 2**14  # from this number of rows on there are MANY_PARTS
 MAX_RANKED = 2**13  # the most tokens that are sorted by comparing each with all others
 
 Tables = tuple[Tensor, Tensor, Tensor]  # of words, positions and token types
-Norm = tuple[Tensor, Tensor]  # weight and bias
+NormWeights = tuple[Tensor, Tensor]  # weight and bias
 Saved = tuple[Tensor, ...]  # what the backward function needs
 
 
@@ -69,7 +69,7 @@ class PassConfig:
         return {"DROPOUT": self.rates[dropout] > 0, "PACKED": self.packing.is_packed}
 
 
-def embed(config: PassConfig, tables: Tables, norm: Norm) -> tuple[Tensor, Tensor, Saved]:
+def embed(config: PassConfig, tables: Tables, norm: NormWeights) -> tuple[Tensor, Tensor, Saved]:
     """Return dropout(LayerNorm(word + position + token type)) in float32 and half precision."""
     packing = config.packing
     states, half, stats = _allocate(config, config.dtype)
@@ -145,7 +145,7 @@ def add_norm(
     config: PassConfig,
     y: Tensor,
     residual: Tensor,
-    norm: Norm,
+    norm: NormWeights,
     dropout: int,
 ) -> tuple[Tensor, Tensor, Saved]:
     """Return LayerNorm(residual + dropout(y)) in float32 and in the dtype of y."""

@@ -49,7 +49,7 @@ def packed_rows(ids: Tensor) -> int:
     return rows if texts == len(ids) else 0
 
 
-def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
+def pack_texts(ids: Tensor, rows: int, pad_id: int) -> Packing:
     """Pack ids (N, L) into rows, up to the last token of each text; 0 rows: not packed."""
     ids = ids.contiguous()
     texts, length = ids.shape
@@ -68,7 +68,7 @@ def pack(ids: Tensor, rows: int, pad_id: int) -> Packing:
     return Packing(packed, slots, starts, texts, length, pad_id, is_packed=True)
 
 
-def unpack(states: Tensor, packing: Packing) -> Tensor:
+def unpack_texts(states: Tensor, packing: Packing) -> Tensor:
     """Return the states of all positions (N, L, width); if they were packed, zeros for padding."""
     if not packing.is_packed:
         return states

@@ -72,7 +72,7 @@ def weight_by_class_figure(
     """
     clients = _Clients(scores, client_classes, classes, client_names)
     count, samples = clients.weights.shape
-    names = [style.shorten(name) for name in classes]
+    names = [style.cut(name) for name in classes]
     column = style.clipped(7.0 / len(names), 0.08, 0.8)
     title = "Weight of each client on each class" + style.of_more(count, len(scores))
     mean = f"Mean over {counted(samples, 'sample')}; 1 in a plain average"
@@ -108,9 +108,7 @@ class _Clients:
         self.main: _Integers = main[order]
         self.row = style.clipped(6.4 / len(order), 0.08, 0.34)
         named = names or [str(i) for i in range(len(table))]
-        self.labels = [
-            f"{style.shorten(classes[main[i]])} · {style.shorten(named[i])}" for i in order
-        ]
+        self.labels = [f"{style.cut(classes[main[i]])} · {style.cut(named[i])}" for i in order]
 
     def label(self, axes: "Axes") -> None:
         """Write the labels of the rows and a heading above them."""

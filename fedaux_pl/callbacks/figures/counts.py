@@ -32,10 +32,10 @@ def partition_figure(
 
     table = style.to_numpy(counts)
     shown = table[: style.MAX_CLIENTS]
-    names = [style.shorten(name) for name in classes]
+    names = [style.cut(name) for name in classes]
     column = style.clipped(8.0 / len(shown), 0.08, 0.5)
     row = style.clipped(7.0 / len(names), 0.11, 0.38)
-    clients = [style.shorten(name) for name in client_names or map(str, range(len(table)))]
+    clients = [style.cut(name) for name in client_names or map(str, range(len(table)))]
     title = f"{counted(len(table), 'client')}, {counted(int(table.sum()), 'sample')}"
     title += style.of_more(len(shown), len(table))
     note = "The area of a bubble is the number of samples of a class that a client holds"
@@ -94,7 +94,7 @@ def participation_figure(took_part: Array, client_names: Sequence[str]) -> "Figu
     rounds, clients = table.shape
     shown = table[-MAX_ROUNDS:, : style.MAX_CLIENTS]
     first = rounds - len(shown) + 1
-    names = [style.shorten(name) for name in client_names[: shown.shape[1]]]
+    names = [style.cut(name) for name in client_names[: shown.shape[1]]]
     column = style.clipped(8.0 / len(shown), 0.03, 0.35)
     row = style.clipped(6.4 / len(names), 0.08, 0.3)
     start = "" if first == 1 else f", from round {first}"
@@ -138,7 +138,7 @@ def client_lines_figure(
     Of many clients the one with the worst last accuracy alone is colored and named. The curves of
     each metric are floats of shape (clients, rounds); NaN where there is no value.
     """
-    shown = [style.shorten(name) for name in names]
+    shown = [style.cut(name) for name in names]
     first = next(iter(curves))
     total = _PITCH * (len(curves) - 1) + _HEIGHT
     title = "Metrics of each client" if len(curves) > 1 else "Accuracy of each client"
@@ -216,7 +216,7 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     """
     table = style.to_numpy(counts)
     size = len(classes)
-    names = [style.shorten(name, 18) for name in classes]
+    names = [style.cut(name, 18) for name in classes]
     cell = style.clipped(9.0 / size, 0.08, 0.62)
     accuracy = table.trace() / max(table.sum(), 1)
     title = f"Confusion matrix: {accuracy:.1%} correct"

@@ -75,7 +75,7 @@ def top_texts_figure(rows: Sequence[ScoredText], total: int) -> "Figure":
             )
             y += 1.4
             last_client = row.client
-        text = style.shorten(row.text, MAX_CHARACTERS)
+        text = style.cut(row.text, MAX_CHARACTERS)
         axes.text(0, y, score, color=style.MUTED, fontsize=style.TICK_SIZE, **place)
         axes.text(gap, y, text, color=style.INK, fontsize=style.TICK_SIZE, **place)
         y += 1

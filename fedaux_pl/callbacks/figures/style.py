@@ -137,7 +137,7 @@ def text_width(texts: Sequence[str], size: float) -> float:
     return float(max(widths)) / 72
 
 
-def shorten(name: str, length: int = 22) -> str:
+def cut(name: str, length: int = 22) -> str:
     """Return the name, cut to a length that fits a tick."""
     return name if len(name) <= length else name[: length - 1] + "…"
 

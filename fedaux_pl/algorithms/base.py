@@ -185,7 +185,7 @@ class Distilled:
     """The models before and after a round's distillation, by architecture.
 
     ``ask`` lets all clients that can be reached vote on the models between them: given weights, it
-    returns the sums of the votes for each, by architecture (``functional.blending``).
+    returns the sum of the votes for each, by architecture (``functional.blending``).
     """
 
     averages: Mapping[str, State]

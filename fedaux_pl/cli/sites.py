@@ -90,7 +90,6 @@ class SiteCLI(FederationCLI):
     def before_instantiate_classes(self) -> None:
         """A site has its private data alone, and writes no logs and checkpoints."""
         self.config.data.holds = "private"
-        self.config.data.validation_fraction = 0.0
         for name in ("logger", "enable_checkpointing", "enable_progress_bar"):
             self.config.trainer[name] = False
         super().before_instantiate_classes()

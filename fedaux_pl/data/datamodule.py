@@ -95,8 +95,9 @@ class FederatedDataModule(pl.LightningDataModule):
         check_setting("negative_fraction", fraction, 0 < fraction < 1, "lie strictly in (0, 1)")
         held_out = validation_fraction
         check_setting("validation_fraction", held_out, 0 <= held_out < 1, "lie in [0, 1)")
-        expected = "be 0 where data are at sites: the server's source can give validation data"
-        check_setting("validation_fraction", held_out, holds is None or not held_out, expected)
+        is_allowed = holds != "public" or not held_out
+        expected = "be 0 at the server of sites: its source can give validation data"
+        check_setting("validation_fraction", held_out, is_allowed, expected)
         self.private = as_source("private", private)
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients

@@ -118,8 +118,7 @@ class PrivateData:
         parts = dict(self.parts)
         clients = []
         if settings.at_sites:
-            # whichever client the server says that this site is, its data are the same
-            clients = [torch.arange(len(train))] * settings.num_clients
+            clients = [torch.arange(len(train))]
         elif train.clients is None:
             seed = derive_seed(settings.seed, PARTITION)
             clients = dirichlet_partition(train.targets, settings.num_clients, settings.alpha, seed)
@@ -132,6 +131,9 @@ class PrivateData:
             seed = derive_seed(settings.seed, VALIDATION)
             clients, held = hold_out(clients, settings.validation_fraction, seed)
             parts["validation"] = train.take(held)
+        if settings.at_sites:
+            # whichever client the server says that this site is, its data are the same
+            clients *= settings.num_clients
         return PrivateData(parts, tuple(clients))
 
     def shorten(self, at_most: int) -> "PrivateData":

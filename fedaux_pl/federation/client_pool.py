@@ -1,6 +1,7 @@
 """What a federation asks of its clients, wherever they run."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -9,6 +10,14 @@ from fedaux_pl.algorithms import Update
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What clients think of the models between averages and distilled ones."""
+
+    sums: Mapping[str, Tensor]  # by architecture, one sum for each model
+    clients: int  # how many were asked
 
 
 class ClientPool(Protocol):
@@ -47,13 +56,14 @@ class ClientPool(Protocol):
 
     def vote(
         self,
+        round_: int,
         averages: Mapping[str, State],
         students: Mapping[str, State],
         weights: Sequence[float],
-    ) -> dict[str, Tensor]:
-        """Return the sums of all clients' votes on models between averages and students.
+    ) -> Votes:
+        """Return the votes of all clients on the models between averages and students.
 
-        By architecture, one for each weight of ``functional.blend_states``.
+        ``weights`` are those of ``functional.blend_states``.
         """
 
     def own_models(

@@ -19,6 +19,7 @@ from fedaux_pl.engine.inference import (
 )
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
+from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
@@ -199,14 +200,12 @@ class LocalClients:
 
     def vote(
         self,
+        round_: int,
         averages: Mapping[str, State],
         students: Mapping[str, State],
         weights: Sequence[float],
-    ) -> dict[str, Tensor]:
-        """Return the sums of all clients' votes on models between averages and students.
-
-        By architecture, one for each weight of ``functional.blend_states``.
-        """
+    ) -> Votes:
+        """Return the votes of all clients, by the data that they hold out."""
         held_out = self.context.data.validation_examples
         assert held_out is not None  # noqa: S101 - checked in the set-up
         votes = {}
@@ -219,7 +218,7 @@ class LocalClients:
                 )
                 sums.append(clipped_log_likelihood(logits, held_out.targets))
             votes[name] = torch.stack(sums).cpu()
-        return votes
+        return Votes(votes, len(self.context.architectures))
 
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]

@@ -8,6 +8,7 @@ an interrupted run resumes after its last finished round.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
-from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import ReleasedHead
 
 # The metrics of single classes and clients, and of what is made of them.
@@ -178,7 +178,7 @@ class Federation(FederationModule):
         """
         t = self.current_epoch + 1
         self.metrics = {"round": t}
-        theta = self._student_states()
+        theta = self.students.states()
         with self.undone_on_error():
             with self.timed("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
                 self._release_heads()  # of sites that answer late
@@ -201,7 +201,8 @@ class Federation(FederationModule):
                 with self.timed("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(t, averages, soft_labels)
                     # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
-                    students, chosen = self.server.blend(averages, distilled, self.pool.vote)
+                    ask = partial(self.pool.vote, t)
+                    students, chosen = self.server.blend(averages, distilled, ask)
                 self.metrics |= {**losses, **chosen}
             if self.is_measured(t):
                 with self.timed("evaluation"):
@@ -234,7 +235,7 @@ class Federation(FederationModule):
             self.pool, self.server, _ = assemble(self)
         owners = examples.clients[: len(logits)].cpu()
         logits = logits.clone()
-        theta = self._student_states()
+        theta = self.students.states()
         models = self.pool.own_models(int(self.metrics["round"]), sorted({*owners.tolist()}), theta)
         runner = self.server.context.runner
         for client, state in models.items():
@@ -244,9 +245,6 @@ class Federation(FederationModule):
                 model, state, examples.inputs[rows], self.batchnorm_statistics
             )
         return logits
-
-    def _student_states(self) -> dict[str, State]:
-        return {name: copy_state(student) for name, student in self.students.items()}
 
     def select_clients(self, t: int) -> list[int]:
         """Return S_t, the clients that take part in round t; empty if they only make a release."""
@@ -266,8 +264,9 @@ class Federation(FederationModule):
         if self.history:
             last = self.history[-1]
             before = last["bytes/up_total"], last["bytes/down_total"]
+        votes = round_metrics.vote_traffic(self.metrics, self.students.states())
         self.metrics |= round_metrics.traffic(
-            updates, payloads, self.head_only, self.processes, before
+            updates, payloads, self.head_only, self.processes, before, votes
         )
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)

@@ -29,11 +29,13 @@ def traffic(
     head_only: bool,
     processes: Processes,
     before: tuple[float, float],
+    votes: tuple[float, float] = (0, 0),
 ) -> dict[str, float]:
     """Return the bytes of a round from the clients and to them, and of the run so far (appendix D).
 
     As there, h_0 is sent in the preparation and whole models in every round; with ``head_only``, g
-    alone. Tensors count with the precision that they have. ``before`` are those before the round.
+    alone. Tensors count with the precision that they have. ``before`` are those before the round,
+    ``votes`` those of ``vote_traffic``.
     """
     models = sum(
         state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
@@ -41,13 +43,25 @@ def traffic(
     )
     up = models + sum(state_bytes(update.payload) for update in updates)
     down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
-    up, down = map(sum, zip(*processes.gather((up, down)), strict=True))
+    sent = [votes, *processes.gather((up, down))]
+    up, down = map(sum, zip(*sent, strict=True))
     return {
         "bytes/up": up,
         "bytes/down": down,
         "bytes/up_total": before[0] + up,
         "bytes/down_total": before[1] + down,
     }
+
+
+def vote_traffic(metrics: Mapping[str, float], states: Mapping[str, State]) -> tuple[float, float]:
+    """Return the bytes of a vote: a number for each candidate, the models before and after it.
+
+    Of a round's metrics, ``votes/clients`` says how many clients were asked.
+    """
+    clients = metrics.get("votes/clients", 0)
+    candidates = sum(key.startswith("votes/") for key in metrics) - 1
+    models = sum(map(state_bytes, states.values()))
+    return clients * candidates * 8, clients * 2 * models
 
 
 def preparation_traffic(

@@ -13,15 +13,14 @@ from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
 from fedaux_pl.federation.averaging import average_payloads, average_updates, trained_parameters
+from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
 
-AskClients = Callable[
-    [Mapping[str, State], Mapping[str, State], Sequence[float]], Mapping[str, Tensor]
-]
-"""Asks the clients for their votes on models between two, see ``Distilled``."""
+AskClients = Callable[[Mapping[str, State], Mapping[str, State], Sequence[float]], Votes]
+"""``ClientPool.vote`` of a round."""
 _LEAST = 1e-12  # of a sum of scores: a client's can be 0
 
 
@@ -277,11 +276,16 @@ class Server:
         processes = self.context.processes
         carried = self.context.carried
 
+        asked = 0
+
         def ask_all(weights: Sequence[float]) -> Mapping[str, Tensor]:
+            nonlocal asked
             # the same in every process: their devices may round differently
-            return processes.broadcast(ask(averages, students, weights))
+            votes = processes.broadcast(ask(averages, students, weights))
+            asked += votes.clients
+            return votes.sums
 
         distilled = Distilled(averages, students, self.settings.blend, ask_all, carried.votes)
         blended = self.algorithm.blend(distilled)
         carried.votes = blended.votes
-        return blended.students, blended.metrics
+        return blended.students, {**blended.metrics, **({"votes/clients": asked} if asked else {})}

@@ -10,8 +10,10 @@ from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.engine.inference import BatchNormStatistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed
+from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import create_for, options_of, state_key
 from fedaux_pl.modules.batch_checks import check_inputs
+from fedaux_pl.modules.state_dicts import copy_state
 
 
 class Students(nn.ModuleDict):
@@ -54,6 +56,10 @@ class Students(nn.ModuleDict):
                 self[name] = create_for(
                     input_shape, name, num_classes, pretrained=pretrained, **options
                 )
+
+    def states(self) -> dict[str, State]:
+        """Return copies of the models' weights and buffers, by architecture."""
+        return {name: copy_state(model) for name, model in self.items()}
 
     def options_of(self, name: str) -> dict[str, Any]:
         """Return the options of an architecture."""

@@ -28,6 +28,7 @@ from fedaux_pl.sites import wire
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
+from fedaux_pl.sites.site_vote import SiteVote
 from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -101,7 +102,17 @@ class Site(Role):
         largest = max(map(self._largest_request, federation.students))
         if limits.evaluate:
             self.evaluation = SiteEvaluation(federation, limits, privacy, self.origin)
-            largest = max(largest, wire.largest_body(join_states(federation.students)))
+            largest = max(largest, wire.largest_body(join_states(federation.students.states())))
+        if limits.vote:
+            self.vote = SiteVote(federation, limits, privacy, self.origin)
+            largest = max(largest, wire.largest_body(self.vote.like))
+        if federation.data.validation_fraction:
+            self.journal.say(
+                f"note: data.validation_fraction {federation.data.validation_fraction:g} holds "
+                f"{len(federation.data.validation_examples or ())} records out of training and "
+                "releases; an earlier release with another fraction is not used again",
+                "note",
+            )
         with warnings.catch_warnings():  # a server chooses features that are not finite
             warnings.showwarning = self._show_warning
             self.serve(self.answer, largest)
@@ -150,6 +161,9 @@ class Site(Role):
             allowed = self.limits.evaluate
             expect(allowed, "the server asks for an evaluation: see --evaluate", "limits")
             return self.evaluation.answer(request)
+        if kind == "vote":
+            expect(self.limits.vote, "the server asks for a vote: see --vote", "limits")
+            return self.vote.answer(request)
         expect(kind == "train", "it asks for something unknown")
         sends = self.algorithm.trains_clients
         expect(sends, "the method of this configuration sends no models", "settings")
@@ -200,6 +214,8 @@ class Site(Role):
             # in all ledgers: do not change it
             start = f"{name} {federation.model_options} "
             end = f" {asked.settings()} {data.fingerprints['private']}"
+            if data.validation_fraction:  # the release is about other records
+                end += f" without {data.validation_fraction}"
             return ReleaseKey(start, f"{tensor_digest(*tensors)} {public_map.bound!r}", end)
 
         earlier = key_of(first, *received) if sent else None

@@ -16,7 +16,7 @@ from fedaux_pl.algorithms import Update
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation import Federation, LocalTraining
-from fedaux_pl.federation.client_pool import ClientPool
+from fedaux_pl.federation.client_pool import ClientPool, Votes
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.role import Role
@@ -29,6 +29,7 @@ from fedaux_pl.sites.site_evaluation import join_states, read_evaluation
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.site_vote import join_models
 from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # it needs an optional package
 
 _RETRY = 2.0  # seconds before sites are asked again
 _STAGES = {"prepare": "releases", "train": "clients"}
+_ANSWERS = {"evaluate": "metrics", "vote": "votes"}
 _T = TypeVar("_T")
 
 
@@ -91,11 +93,18 @@ class SiteServer(Role):
         self.transport = transport
         self.status = status
         self.sites = sites
+        notes = []
         if sites.evaluate:
-            self.privacy_notes = [
+            notes.append(
                 "NOT private: what sites tell about the models on test data of their own, except "
                 "an accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
-            ]
+            )
+        if federation.is_voted:
+            notes.append(
+                "NOT private: the votes of sites by validation data of their own, except with "
+                "noise, counted by its ledger"
+            )
+        self.privacy_notes = notes
 
     def check(self, trainer: pl.Trainer) -> None:
         """Raise a ConfigurationError if a callback monitors what sites may stop to tell."""
@@ -154,7 +163,8 @@ class SiteClients:
         self.requests = SiteRequests(transport, status, sites, agreement(federation))
         self.round_metrics: dict[str, float] = {}
         self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
-        self._refusals: dict[str, str] = {}  # the codes of sites that have evaluated nothing
+        # by kind of request, the codes of sites that did not answer the last one
+        self._refusals: dict[str, dict[str, str]] = defaultdict(dict)
 
     def prepare(
         self,
@@ -242,26 +252,61 @@ class SiteClients:
         if not self.sites.evaluate:
             return {}
         federation = self.federation
-        names = [name for name in self.sites.names if self._refusals.get(name) not in FINAL]
-        body = wire.write_tensors(join_states(federation.students))
-        question = Message({"round": round_}, body)
-        metrics = {}
+        body = wire.write_tensors(join_states(federation.students.states()))
 
         def read(name: str, answer: Message) -> dict[str, float]:
             count, epsilon, values = read_evaluation(answer, federation.chosen_metrics)
             self.requests.status.change(name, evaluated=[count, epsilon])
             return values
 
-        for name, answer in self.requests.ask("evaluate", dict.fromkeys(names, question), read):
+        metrics = self._ask_willing("evaluate", Message({"round": round_}, body), read)
+        return federation.evaluation.metrics.join(metrics)
+
+    def vote(
+        self,
+        round_: int,
+        averages: Mapping[str, State],
+        students: Mapping[str, State],
+        weights: Sequence[float],
+    ) -> Votes:
+        """Return the votes of all sites that allow it and are connected."""
+        models = join_models(join_states(averages), join_states(students))
+        like = {name: torch.empty(len(weights), dtype=torch.double) for name in students}
+        fields = {"round": round_, "weights": list(weights)}
+        question = Message(fields, wire.write_tensors(models), like)
+
+        def read(_: str, answer: Message) -> State:
+            votes = wire.read_tensors(answer.body, like)
+            is_finite = all(bool(sums.isfinite().all()) for sums in votes.values())
+            expect(is_finite, "its votes are not finite")
+            return votes
+
+        answers = self._ask_willing("vote", question, read)
+        if not answers:
+            tell(f"no site has voted in round {round_}: earlier votes count alone, or the average")
+        totals = {name: torch.zeros_like(sums) for name, sums in like.items()}
+        for votes in answers.values():
+            totals = {name: sums + votes[name] for name, sums in totals.items()}
+        return Votes(totals, len(answers))
+
+    def _ask_willing(
+        self, kind: str, question: Message, read: Callable[[str, Message], _T]
+    ) -> dict[str, _T]:
+        """Ask all sites that have not refused for good; a refusal is told once and ends nothing."""
+        refusals = self._refusals[kind]
+        names = [name for name in self.sites.names if refusals.get(name) not in FINAL]
+        answers = {}
+        for name, answer in self.requests.ask(kind, dict.fromkeys(names, question), read):
             code = ""
             if isinstance(answer, RefusalError):
                 code = answer.code
-                if self._refusals.get(name) != code:
-                    tell(f"no metrics of {name} from round {round_} on: {first_line(answer)}")
+                if refusals.get(name) != code:
+                    since = f"from round {question.fields['round']} on"
+                    tell(f"no {_ANSWERS[kind]} of {name} {since}: {first_line(answer)}")
             else:
-                metrics[name] = answer
-            self._refusals[name] = code
-        return federation.evaluation.metrics.join({n: metrics[n] for n in names if n in metrics})
+                answers[name] = answer
+            refusals[name] = code
+        return {name: answers[name] for name in names if name in answers}
 
     def train(
         self,

@@ -59,10 +59,10 @@ class SiteRequests:
             except (RefusalError, PrivacyError) as error:
                 code = getattr(error, "code", "message")
                 answer = RefusalError(code, first_line(error))
-            if kind != "evaluate":
-                self.status.change(name, last_code=code)
-            elif code is not None:
+            if kind == "evaluate" and code is not None:
                 self.status.change(name, evaluated=code)
+            elif kind not in ("evaluate", "vote"):
+                self.status.change(name, last_code=code)
             yield name, answer
         for name in questions:
             if name not in there:

@@ -15,8 +15,9 @@ from fedaux_pl.sites.wire import read_message
 class Given(Source):
     """The examples that it is given; there are no others."""
 
-    def __init__(self, train=None, test=None, auxiliary=None, **input_format):
+    def __init__(self, train=None, test=None, auxiliary=None, validation=None, **input_format):
         self.parts = {"train": train, "test": test, "auxiliary": auxiliary}
+        self.given_validation = validation
         self.given_format = input_format
 
     def train(self):
@@ -27,6 +28,9 @@ class Given(Source):
 
     def auxiliary(self):
         return self._get("auxiliary")
+
+    def validation(self):
+        return self.given_validation
 
     @property
     def input_format(self):
@@ -88,9 +92,10 @@ def start_site(federation_of, data, root, limits, rounds=1):
 def limit(site, **limits):
     """Give a site other limits."""
     site.limits = replace(Limits(), **limits)
-    for part in (site, getattr(site, "evaluation", None)):
-        if part is not None:
-            part.budget.limits = site.limits.epsilons(site.privacy)
+    for part in ("evaluation", "vote"):
+        if hasattr(site, part):
+            getattr(site, part).answers.budget.limits = site.limits.epsilons(site.privacy)
+    site.budget.limits = site.limits.epsilons(site.privacy)
     site.budget.allow_new_h0 = site.limits.allow_new_h0
 
 

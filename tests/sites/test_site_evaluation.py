@@ -235,16 +235,16 @@ def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger):
         _, _, hub = start(
             tmp_path, lambda c=clients, o=options: create(FedAvg(), c, model_options=o), limits
         )
-        evaluation = hub.sites["site-0"].evaluation
         received = "the digest of the weights"
-        one, two = (evaluation._release(lambda: right, received, 1)[0] for _ in range(2))
+        answers = hub.sites["site-0"].evaluation.answers
+        one, two = (answers.release("right", lambda: right, 1.0, received, 1)[0] for _ in range(2))
         assert one == two
         assert len(ledger()) == count
     # with another key on disk, an entry still names the key of its digests
     key, state = machine_key(), tmp_path / "state" / "fedaux_pl"
     shutil.rmtree(state / "ledger")
     (state / KEY_FILE).write_bytes(bytes(len(key)))
-    evaluation._release(lambda: right, received, 1)
+    answers.release("right", lambda: right, 1.0, received, 1)
     assert len(Ledger(key_id(key)).entries()) == 1
 
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_evaluated_is_refused_at_the_start(tmp_path):
             start(tmp_path, limits=replace(limits, **own))
     start(tmp_path, limits=replace(limits, epsilon_limit=0.1))
     limits = replace(limits, epsilon_limit=1.0)
-    with pytest.raises(ConfigurationError, match="depends on several test records"):
+    with pytest.raises(ConfigurationError, match="depends on several records"):
         start(tmp_path, lambda: plain(batchnorm_statistics="batch"), limits)
     federation, data, _ = prepare(tmp_path, plain, digits(), evaluate=True)
     with pytest.raises(ConfigurationError, match=r"set sites\.evaluate to false"):

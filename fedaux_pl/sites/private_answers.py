@@ -1,0 +1,124 @@
+"""What a site tells about the server's models by records of its own that train nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedaux_pl.data import Examples
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, record_digests
+from fedaux_pl.data.holdings import renumber
+from fedaux_pl.data.input_checks import check_same_kind
+from fedaux_pl.data.lazy_inputs import keep_in_host
+from fedaux_pl.engine.inference import predict_private_features
+from fedaux_pl.engine.seeds import SeedPurpose
+from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import Federation
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import Ledger, Privacy
+from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
+from fedaux_pl.scoring.release import VERSION
+from fedaux_pl.sites.site_settings import Limits
+
+
+class PrivateAnswers:
+    """Predictions of a site's records, and sums over them with Gaussian noise.
+
+    Args:
+        federation: The federation of the site.
+        examples: The records: test or validation data.
+        kind: The request that they answer, ``evaluate`` or ``vote``: its epsilon is the limit
+            ``KIND_epsilon``; None for answers without noise.
+        limits: What the site agrees to.
+        privacy: That of the method, whose delta is used.
+        origin: The server, which the ledger notes.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        examples: Examples,
+        kind: str,
+        limits: Limits,
+        privacy: Privacy,
+        origin: str = "",
+    ) -> None:
+        data = federation.data
+        self.federation = federation
+        self.rehearsal = limits.rehearsal
+        option = f"{kind}_epsilon"
+        epsilon: float | None = getattr(limits, option)
+        self.privacy = Privacy(epsilon, privacy.delta)
+        epsilons = limits.epsilons(privacy)
+        if epsilon is not None:
+            limit = min(epsilons.values())
+            if epsilon > limit:
+                raise ConfigurationError(
+                    f"{option} is {epsilon:g}, but all answers together may cost epsilon "
+                    f"{limit:g} (that of the method, 0 if it has none): state more with "
+                    "--epsilon_limit, or lower it"
+                )
+            if federation.batchnorm_statistics == "batch":
+                raise ConfigurationError(
+                    "with batchnorm_statistics 'batch' an answer depends on several records: set "
+                    f"it to 'running', or leave out --{option}"
+                )
+        examples = renumber(examples, "class", tuple(data.classes), "own")
+        check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
+        examples = Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
+        self.examples = examples.to(federation.trainer.strategy.root_device)
+        if epsilon is not None:
+            key = machine_key()
+            labels = self.examples.targets
+            digests = [record_digests(examples.inputs, known, key) for known in (labels, None)]
+            ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
+            records = {0: np.concatenate(digests)}
+            self.budget = Budget(ledger, records, privacy.delta, epsilons)
+            contents = keyed_fingerprint(key, examples.inputs, labels)
+            models = f"{list(federation.students)} {federation.model_options}"
+            options = f"{self.privacy.epsilon} {self.privacy.delta}"
+            # in all ledgers: do not change it
+            name = {"evaluate": "evaluation"}.get(kind, kind)
+            self._key = f"{name} {VERSION} {models} {options} {contents}"
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The epsilon that the server is told: None without noise, and in a rehearsal."""
+        return None if self.rehearsal else self.privacy.epsilon
+
+    def predict(self, name: str, state: State) -> Tensor:
+        """Return f(x) of an architecture on all records, with noise from each record alone."""
+        server = self.federation.server
+        runner = server.context.runner
+        model = server.models[name]
+        inputs = self.examples.inputs
+        on_device = {key: tensor.to(runner.device) for key, tensor in state.items()}
+        if self.privacy.epsilon is None:
+            statistics = self.federation.batchnorm_statistics
+            return runner.predict(model, on_device, inputs, statistics)
+        model.load_state_dict(on_device)
+        with torch.no_grad():
+            logits: Tensor = model.head(predict_private_features(model, inputs))  # type: ignore[operator]
+        return logits.float()
+
+    def release(
+        self, what: str, compute: Callable[[], Tensor], sensitivity: float, asked: str, round_: int
+    ) -> tuple[Tensor, str]:
+        """Return a vector with noise and its guarantee; the stored one if the same was asked."""
+        cost = replace(self.privacy.cost(sensitivity), what=what)
+        seed = None
+        if self.rehearsal:
+            seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
+
+        def release() -> NewRelease:
+            return {"right": self.privacy.release(compute(), sensitivity, seed)[0]}, {0: cost}
+
+        key = ReleaseKey(f"{self._key} {asked}")
+        tensors, total = self.budget.release_once(key, release, cost)
+        about = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
+        return tensors["right"], about

@@ -1,0 +1,177 @@
+"""Sites vote on the server's models by validation data of their own, if their owners allow it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedaux_pl.algorithms import FedDF
+from fedaux_pl.data import Digits, FederatedDataModule
+from fedaux_pl.errors import ConfigurationError, PrivacyError
+from fedaux_pl.federation import Distillation
+from fedaux_pl.functional import gaussian_sigma
+from fedaux_pl.scoring import Ledger
+from fedaux_pl.sites import Limits, wire
+from fedaux_pl.sites.site_clients import SiteServer, attach
+from fedaux_pl.sites.site_evaluation import join_states
+from fedaux_pl.sites.site_settings import Sites
+from fedaux_pl.sites.site_status import SiteStatus
+from fedaux_pl.sites.site_vote import join_models, read_weights
+from fedaux_pl.sites.wire import Message, RefusalError
+from tests.federations import FewDigits, assert_same, create, weights
+from tests.federations import fit as fit_locally
+from tests.sites.loopback import Given, Loopback, apart, fit, start_site
+
+OPEN = Limits(rehearsal=True, vote=True)
+NAMES = [f"site-{i}" for i in range(3)]
+MIXED = {"resnet8": 2, "shufflenet": 1}
+
+
+def voted(clients=None):
+    distillation = Distillation(batch_size=16, lr=1e-2, blend="vote")
+    return create(FedDF(), clients or {"resnet8": 3}, distillation=distillation)
+
+
+def simulated():
+    """Three clients, and validation data that name none."""
+    train = Digits().train().take(slice(64))
+    private = Given(train, Digits().test().take(slice(40)), validation=held_out())
+    auxiliary = FewDigits(auxiliary=40)
+    return FederatedDataModule(private, auxiliary, num_clients=3, alpha=1.0)
+
+
+def held_out():
+    return Digits().train().take(slice(64, 124))
+
+
+def over_sites(root, limits=OPEN, federation_of=voted, fraction=0.0):
+    """Sites hold a third of the validation data each, or a fraction of their own training data."""
+    data = simulated()
+    server_data, site_data = apart(data)
+    sites = {}
+    for i, (name, own) in enumerate(zip(NAMES, site_data, strict=True)):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        if fraction:
+            own.validation_fraction = fraction
+        else:
+            own.private.given_validation = held_out().take(slice(20 * i, 20 * i + 20))
+        sites[name] = start_site(federation_of, own, root / name, limits)
+    settings = Sites(NAMES, root, wait=0, timeout=1, rehearsal=limits.rehearsal)
+    federation = federation_of()
+    attach(federation, server_data, settings)
+    hub = Loopback(sites)
+    (root / "server").mkdir(exist_ok=True)
+    status = SiteStatus(root / "server" / "sites.json", NAMES)
+    federation.role = SiteServer(federation, hub, status, settings)
+    return federation, server_data, hub
+
+
+def votes_of(entry):
+    return {key: value for key, value in entry.items() if key.startswith(("blend/", "votes/"))}
+
+
+@pytest.mark.parametrize("clients", [None, MIXED])
+def test_the_votes_are_those_of_a_simulation(tmp_path, clients):
+    federation, data, _ = over_sites(tmp_path, federation_of=lambda: voted(clients))
+    fit(tmp_path, federation, data, rounds=2)
+    local = voted(clients)
+    fit_locally(tmp_path / "local", local, 2, simulated())
+    assert_same(weights(federation), weights(local))
+    for entry, expected in zip(federation.history, local.history, strict=True):
+        assert votes_of(entry) == pytest.approx(votes_of(expected), rel=1e-5)
+        assert entry["votes/clients"] == 3
+        assert entry["bytes/down"] == expected["bytes/down"]
+    sent = sum(t.numel() * t.element_size() for t in weights(federation).values())
+    if clients is None:  # three models to train, and two for each vote
+        assert federation.history[0]["bytes/down"] == 3 * sent + 3 * 2 * sent
+    assert any("votes of sites" in line for line in federation.privacy())
+
+
+def test_sites_that_refuse_or_are_away_are_left_out(tmp_path, capsys):
+    federation, data, hub = over_sites(tmp_path)
+    hub.sites["site-0"].limits = replace(OPEN, vote=False)
+    hub.away.add("site-1")
+    fit(tmp_path, federation, data, rounds=2)
+    assert [entry["votes/clients"] for entry in federation.history] == [1, 1]
+    printed = capsys.readouterr().out
+    assert printed.count("no votes of site-0") == 1
+    assert printed.count("no votes of site-0 from round 1 on") == 1
+
+
+def test_without_any_vote_the_server_takes_the_average(tmp_path, capsys):
+    federation, data, _ = over_sites(tmp_path, Limits(rehearsal=True))
+    fit(tmp_path, federation, data, rounds=1)
+    assert federation.history[0]["blend/resnet8"] == 0
+    assert "no site has voted in round 1" in capsys.readouterr().out
+
+
+def test_a_site_holds_out_records_of_its_own(tmp_path):
+    federation, data, hub = over_sites(tmp_path, fraction=0.25)
+    fit(tmp_path, federation, data, rounds=1)
+    for site in hub.sites.values():
+        own = site.federation.data
+        held = len(own.validation_examples)
+        assert held == len(site.vote.answers) > 0
+        assert {len(own.client(i)) for i in range(3)} == {own.client_sizes[0]}
+        assert own.client_sizes[0] + held == len(own.private.train())
+        kept = {tuple(row.flatten().tolist()) for row in own.client(0).inputs}
+        assert not kept & {tuple(x.flatten().tolist()) for x in own.validation_examples.inputs}
+
+
+def test_a_vote_needs_data_to_vote_by(tmp_path):
+    _, site_data = apart(simulated())
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ConfigurationError, match=r"--data\.validation_fraction"):
+        start_site(voted, site_data[0], tmp_path / "a", OPEN)
+
+
+def test_noise_covers_all_votes_of_a_request(tmp_path):
+    """Sensitivity 4 sqrt(5); a repeated request gets the stored votes, another one is charged."""
+    limits = Limits(vote=True, vote_epsilon=1.0, epsilon_limit=1.5)
+    _, _, hub = over_sites(tmp_path, limits)
+    site = hub.sites["site-0"]
+    joined = join_states(site.federation.students.states())
+    body = wire.write_tensors(join_models(joined, joined))
+    fields = {"round": 1, "weights": [0.0, 0.25, 0.5, 0.75, 1.0]}
+    reply, sums, about = site.vote.answer(Message(fields, body))
+    again = site.vote.answer(Message(fields, body))
+    assert reply["epsilon"] == 1.0
+    assert sums == again[1]
+    assert "(epsilon 1, delta 1e-05)" in about
+    entries = Ledger(site.federation.data.key_id).entries()
+    [entry] = [e for e in entries if "vote" in e.key]
+    [cost] = entry.releases.values()
+    assert cost.sensitivity == pytest.approx(4 * math.sqrt(5))
+    assert cost.sigma == pytest.approx(gaussian_sigma(1.0, 1e-5, 4 * math.sqrt(5)))
+    other = Message({"round": 2, "weights": [0.0, 1.0]}, body)
+    with pytest.raises(PrivacyError, match="epsilon"):
+        site.vote.answer(other)
+
+
+@pytest.mark.parametrize("asked", [None, [], [0.5] * 17, [2.0], ["a"], [math.nan]])
+def test_wrong_candidates_are_refused(asked):
+    with pytest.raises(RefusalError):
+        read_weights(Message({"weights": asked}))
+
+
+def test_votes_that_are_not_finite_are_left_out(tmp_path):
+    federation, data, hub = over_sites(tmp_path)
+
+    def lie(answer, request):
+        reply = answer(request)
+        if request.fields["kind"] != "vote":
+            return reply
+        body = wire.write_tensors({"resnet8": torch.full((5,), math.inf, dtype=torch.double)})
+        return replace(reply, body=body)
+
+    hub.faults["site-2"] = lie
+    fit(tmp_path, federation, data, rounds=1)
+    assert federation.history[0]["votes/clients"] == 2
+
+
+def test_noise_needs_the_vote_and_a_limit(tmp_path):
+    with pytest.raises(ValueError, match="vote_epsilon needs vote: add --vote true"):
+        Limits(vote_epsilon=1.0)
+    with pytest.raises(ConfigurationError, match="vote_epsilon is 2, but all answers together"):
+        over_sites(tmp_path, Limits(vote=True, vote_epsilon=2.0, epsilon_limit=1.0))

@@ -33,12 +33,12 @@ from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 class LocalClients:
     """A pool of clients that run in this process, or in several processes that share them."""
 
+    at_sites = False
     context: Context
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
     batchnorm_statistics: BatchNormStatistics = "running"  # of evaluation
-    at_sites: bool = False
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(

@@ -183,7 +183,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(
     assert len(ledger()) == 3
     # nothing is computed for it, nor for an evaluation above the budget
     with monkeypatch.context() as patch:
-        patch.setattr("fedaux_pl.sites.site_evaluation.predict_private_features", None)
+        patch.setattr("fedaux_pl.sites.private_answers.predict_private_features", None)
         assert hub.sites["site-1"].answer(seen[0]).fields["metrics"] == one
         assert hub.sites["site-1"].answer(seen[1]).fields["code"] == "budget"
     # and the smallest change of the models is another release

@@ -128,7 +128,7 @@ def test_a_vote_needs_data_to_vote_by(tmp_path):
 
 def test_noise_covers_all_votes_of_a_request(tmp_path):
     """Sensitivity 4 sqrt(5); a repeated request gets the stored votes, another one is charged."""
-    limits = Limits(vote=True, vote_epsilon=1.0, epsilon_limit=1.5)
+    limits = Limits(vote=True, vote_epsilon=1.0, epsilon_limit=1.2)
     _, _, hub = over_sites(tmp_path, limits)
     site = hub.sites["site-0"]
     joined = join_states(site.federation.students.states())

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
+from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
@@ -66,7 +67,8 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",
     )
-    pool = LocalClients(context, modules, local, algorithm)
+    own_statistics = federation.batchnorm_statistics == "own"
+    pool = LocalClients(context, modules, local, algorithm, own_statistics)
     if federation.create_pool is not None:
         pool = federation.create_pool(context, local)
     server = Server(
@@ -81,7 +83,7 @@ def assemble(federation: FederationModule) -> tuple[LocalClients, Server, Prepar
             hard_labels=distillation.hard_labels,
         ),
         settings=distillation,
-        batchnorm_statistics=federation.batchnorm_statistics,
+        batchnorm_statistics=server_statistics(federation.batchnorm_statistics),
         head_only=federation.head_only,
     )
     options = {name: complete_options(name, **federation.options_of(name)) for name in modules}

@@ -15,13 +15,19 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import augmentation
 from fedaux_pl.engine import checkpoints
-from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
+from fedaux_pl.federation.client_models import (
+    check_own_statistics,
+    describe_client_models,
+    has_batchnorm,
+)
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
@@ -59,7 +65,7 @@ class FederationModule(Students):
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
         optimizer_state: OptimizerState = "reset",
-        batchnorm_statistics: BatchNormStatistics = "running",
+        batchnorm_statistics: BatchNormOption = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
         threads: int | None = None,
@@ -143,6 +149,10 @@ class FederationModule(Students):
                 data.check_model(student)
                 algorithm.own_entries(student)  # raises if it cannot have any
         students = dict(self.students.items())
+        if self.batchnorm_statistics == "own" and stage != "predict":
+            check_own_statistics(data)
+            if not has_batchnorm(students.values()) and trainer.is_global_zero:
+                print_above_bars("note: no network has BatchNorm: 'own' statistics have no effect")
         check_sums(self.plan, students, len(data.classes))
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(students.values())))
@@ -268,7 +278,8 @@ class FederationModule(Students):
             privacy = None if scoring is None else scoring.privacy
             lines = describe_privacy(self.all_heads, self.total_cost, privacy)
         else:
-            besides = "and what the next line says" if self.holds_out or self.privacy_notes else ""
+            is_alone = not (self.holds_out or self.privacy_notes or self._uses_training_data)
+            besides = "" if is_alone else "and what the next line says"
             lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
         saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
@@ -281,11 +292,26 @@ class FederationModule(Students):
             others.append(f"the accuracies on {held_out}, and the choice of a round by them")
             if algorithm.remember:
                 others.append(f"the clients' logits on {held_out}, {saved}")
+        if self._uses_training_data:
+            others.append("the metrics by client, which depend on the training data of each")
         if algorithm.has_payload or self.carried.client_states:
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in others]
         return lines + self.privacy_notes
+
+    @property
+    def _uses_training_data(self) -> bool:
+        """Whether metrics by client depend on training data; real sites say it themselves."""
+        is_here = self._federated is None or self._federated.holds is None
+        return is_here and (self.batchnorm_statistics == "own" or self.local.fine_tuning > 0)
+
+    def describe_client_models(self) -> list[str]:
+        """Return what makes the models of clients their own; empty if they use the server's."""
+        students = self.students.values()
+        return describe_client_models(
+            self.algorithm, self.local, self.batchnorm_statistics, students
+        )
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
@@ -356,7 +382,10 @@ class FederationModule(Students):
             checkpoints.check_undamaged(trainer.ckpt_path)
         checkpoints.check_format(content)
         self.use_threads(content["settings"]["threads"])
-        checkpoints.check_resumable(content["settings"], self.settings())
+        settings = self.settings()
+        if not self.is_fitting:  # a run may be measured in several ways
+            settings["batchnorm_statistics"] = content["settings"]["batchnorm_statistics"]
+        checkpoints.check_resumable(content["settings"], settings)
         self.history = content["history"]
         self.metrics = content["round"]
         self._h0 = content["h0"]

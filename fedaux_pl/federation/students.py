@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
-from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.evaluation_metrics import ACCURACY, EvaluationMetrics, MetricOptions
 from fedaux_pl.functional import derive_seed
@@ -63,7 +63,7 @@ class Students(pl.LightningModule):
         self,
         clients: dict[str, int],
         model_options: dict[str, Any],
-        batchnorm_statistics: BatchNormStatistics,
+        batchnorm_statistics: BatchNormOption,
         seed: int,
         metrics: MetricOptions,
     ) -> None:
@@ -71,7 +71,7 @@ class Students(pl.LightningModule):
         self.clients = clients
         self.model_options = model_options
         self.seed = seed
-        self.batchnorm_statistics: BatchNormStatistics = batchnorm_statistics
+        self.batchnorm_statistics: BatchNormOption = batchnorm_statistics
         self.chosen_metrics = metrics
         self.evaluation = EvaluationMetrics(metrics)
         self.students = ModulesByName()  # the models; empty until ``create_students``
@@ -157,7 +157,7 @@ class Students(pl.LightningModule):
             self._check_inputs(x)
         logits = []
         for model in self.students.values():
-            with evaluating(model, self.batchnorm_statistics):
+            with evaluating(model, server_statistics(self.batchnorm_statistics)):
                 logits.append(model(x).float())
         members = torch.stack(logits)
         if bool(members.isnan().any()):

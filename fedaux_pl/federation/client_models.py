@@ -55,13 +55,18 @@ def describe_client_models(
     local: LocalTraining,
     statistics: BatchNormOption,
     students: Iterable[nn.Module],
+    *,
+    is_kept: bool = True,
 ) -> list[str]:
-    """Return what makes the models of clients their own; empty if they use the server's."""
+    """Return what makes the models of clients their own; empty if they use the server's.
+
+    ``is_kept`` is whether the client has kept something from a round (FedBN).
+    """
     models = list(students)
     reasons = []
     for model in models[:1]:
         kept = algorithm.own_entries(model)
-        if kept:
+        if kept and is_kept:
             what = "weights" if len(kept) == len(model.state_dict()) else "BatchNorm"
             reasons.append(f"the {what} of its last round ({algorithm.name})")
     if local.fine_tuning:

@@ -276,11 +276,16 @@ class Federation(FederationModule):
         if data is not None:
             attach_data(self, data)
         client = find_client(name, self.data)
-        if not self.describe_client_models():
+        if not self.describe_client_models(client):
+            remedy = (
+                "set batchnorm_statistics to 'own' (of a network with BatchNorm) or "
+                "local.fine_tuning to at least 1, or choose FedBN"
+            )
+            if self.describe_client_models():
+                remedy = "it has taken part in no round"
             raise ConfigurationError(
-                f"client_model: {name} has no model of its own in this run, only the server's: set "
-                "batchnorm_statistics to 'own' (of a network with BatchNorm) or local.fine_tuning "
-                "to at least 1, or choose FedBN"
+                f"client_model: {name} has no model of its own in this run, only the server's: "
+                f"{remedy}"
             )
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads or threads)  # as in the evaluation

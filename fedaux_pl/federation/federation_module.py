@@ -306,11 +306,14 @@ class FederationModule(Students):
         is_here = self._federated is None or self._federated.holds is None
         return is_here and (self.batchnorm_statistics == "own" or self.local.fine_tuning > 0)
 
-    def describe_client_models(self) -> list[str]:
-        """Return what makes the models of clients their own; empty if they use the server's."""
-        students = self.students.values()
+    def describe_client_models(self, client: int | None = None) -> list[str]:
+        """Return what makes the model of a client, or of any, its own; empty if nothing does."""
         return describe_client_models(
-            self.algorithm, self.local, self.batchnorm_statistics, students
+            self.algorithm,
+            self.local,
+            self.batchnorm_statistics,
+            self.students.values(),
+            is_kept=client is None or client in self.carried.client_states,
         )
 
     # --- Checkpoints ---------------------------------------------------------------------------

@@ -255,6 +255,14 @@ def test_wrong_questions_for_a_model_say_what_to_do(tmp_path):
     loaded.client_model("north", split(3, private=NamedWards()))
 
 
+def test_a_client_that_has_never_taken_part_has_kept_nothing(tmp_path):
+    federation, data, _ = run(tmp_path, FedBN(), participation=0.3)
+    [selected] = federation.select_clients(1)
+    federation.client_model(data.client_names[selected])
+    with pytest.raises(ConfigurationError, match="only the server's: it has taken part in no roun"):
+        federation.client_model(data.client_names[selected - 1])
+
+
 # --- a checkpoint, measured both ways ----------------------------------------------------------
 
 

@@ -96,6 +96,13 @@ def export(args: Sequence[str]) -> Path:
     return output
 
 
+def write_client_model(folder: Path, client: ClientModel, federation: Mapping[str, Any]) -> None:
+    """Write the model of a client as safetensors, with a model card."""
+    written = save_ensemble(folder, {client.architecture: client.model}, federation)
+    card = model_card(federation, written, "the server's last request", client)
+    write_text_atomically(folder / "README.md", card)
+
+
 def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> bytes:
     """Return the ONNX model that maps uint8 images, or int64 token ids, to class probabilities.
 
@@ -210,7 +217,8 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
 def _whose(settings: Mapping[str, Any], client: ClientModel | None) -> str:
     """Say whose BatchNorm and whose fine-tuning a model has; empty if clients have no others."""
     if client is not None:
-        return f"that of {client.name}: the server's with {', '.join(client.reasons)}"
+        reasons = ", ".join(client.reasons)
+        return f"that of {client.name}: the server's{' with ' if reasons else ''}{reasons}"
     others = "`export --client NAME` writes the model of a client"
     method = settings["algorithm"]
     if method["method"] == FedBN.__name__:

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytorch_lightning as pl
+from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -84,6 +85,7 @@ def attach_data(federation: "Federation", data: FederatedDataModule) -> None:
         rounds = saved.get("rounds", rounds)
     trainer = pl.Trainer(
         max_epochs=rounds,
+        accelerator="cpu" if MPSAccelerator.is_available() else "auto",  # which has no float64
         devices=1,
         logger=False,
         enable_checkpointing=False,

@@ -197,6 +197,9 @@ class LocalClients:
         """Return no metrics: all test data are the server's."""
         return {}
 
+    def finish(self, round_: int, states: Mapping[str, State]) -> None:
+        """Do nothing with the final models: ``client_model`` makes those of clients."""
+
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:

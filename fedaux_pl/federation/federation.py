@@ -275,6 +275,7 @@ class Federation(FederationModule):
             )
         if data is not None:
             attach_data(self, data)
+            self.pool, self.server, _ = assemble(self)
         client = find_client(name, self.data)
         if not self.describe_client_models(client):
             remedy = (
@@ -296,6 +297,11 @@ class Federation(FederationModule):
         model = copy.deepcopy(self.students[self.architectures[client]])
         model.load_state_dict(state)
         return model.eval()
+
+    def on_fit_end(self) -> None:
+        """Send the models of the last round to real sites."""
+        if self.run_instead is None and self.history:
+            self.pool.finish(len(self.history), self._student_states())
 
     def _student_states(self) -> dict[str, State]:
         return {name: copy_state(student) for name, student in self.students.items()}

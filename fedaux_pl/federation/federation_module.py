@@ -308,11 +308,14 @@ class FederationModule(Students):
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
         """Return what makes the model of a client, or of any, its own; empty if nothing does."""
+        students = list(self.students.values())
+        if client is not None:
+            students = [self.students[self.architectures[client]]]
         return describe_client_models(
             self.algorithm,
             self.local,
             self.batchnorm_statistics,
-            self.students.values(),
+            students,
             is_kept=client is None or client in self.carried.client_states,
         )
 

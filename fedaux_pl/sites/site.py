@@ -23,6 +23,7 @@ from fedaux_pl.scoring.budget import Budget, ReleaseKey
 from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
@@ -50,6 +51,7 @@ class Site:
             also gets the bytes that the largest request may have.
         name: The site's name, which its key of secure sums belongs to.
         server: The address of the server, which its ledger notes with every release.
+        output: What to do with the final model; None for nothing.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Site:
         serve: Serve,
         name: str = "site",
         server: str = "",
+        output: Output | None = None,
     ) -> None:
         self.federation = federation
         self.limits = limits
         self.serve = serve
         self.name = name
+        self.output = output
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
@@ -139,6 +143,8 @@ class Site:
             allowed = self.limits.evaluate
             expect(allowed, "the server asks for an evaluation: see --evaluate", "limits")
             return self.evaluation.answer(request)
+        if kind == "finish":
+            return write_final_model(self.federation, self.output, client, request)
         expect(kind == "train", "it asks for something unknown")
         sends = self.algorithm.trains_clients
         expect(sends, "the method of this configuration sends no models", "settings")

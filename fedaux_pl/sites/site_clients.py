@@ -21,6 +21,7 @@ from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.final_model import send_final_models
 from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
@@ -76,6 +77,11 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             "NOT private: what sites tell about the models on test data of their own, except an "
             "accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
         ]
+        if federation.batchnorm_statistics == "own":
+            federation.privacy_notes.append(
+                "NOT private: the same metrics depend on the training records of the sites, by "
+                "their own BatchNorm statistics"
+            )
     data.site_names = list(sites.names)
 
 
@@ -216,6 +222,11 @@ class SiteClients:
                 metrics[name] = answer
             self._refusals[name] = code
         return federation.evaluation.join({n: metrics[n] for n in names if n in metrics})
+
+    def finish(self, round_: int, states: Mapping[str, State]) -> None:
+        """Send the final models to the sites, if they are to have them."""
+        if self.sites.final_model:
+            send_final_models(self.requests, self.context.architectures, round_, states)
 
     def train(
         self,

@@ -14,7 +14,7 @@ from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, 
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
-from fedaux_pl.engine.inference import predict_private_features
+from fedaux_pl.engine.inference import predict_private_features, server_statistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -86,6 +86,12 @@ class SiteEvaluation:
                     "with batchnorm_statistics 'batch' an answer depends on several test records: "
                     "set it to 'running', or leave out --evaluate_epsilon"
                 )
+            if federation.batchnorm_statistics == "own":
+                raise ConfigurationError(
+                    "with batchnorm_statistics 'own' an answer depends on the training records, "
+                    "which the noise of --evaluate_epsilon does not cover: set it to 'running', or "
+                    "leave out --evaluate_epsilon"
+                )
         test = renumber(data.private.test(), "class", tuple(data.classes), "test")
         check_same_kind(data.all_inputs[0], test.inputs, "training and test data of this site")
         test = Examples(keep_in_host(test.inputs), test.targets, test.classes)
@@ -109,8 +115,17 @@ class SiteEvaluation:
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students))
         if self.privacy.epsilon is None:
-            metrics = federation.evaluation(self._predict(received), self.test.targets)
-            about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
+            if federation.describe_client_models():
+                logits = self._predict_own(received, wire.read_count(request.fields, "client"))
+                statistics = ", with BatchNorm statistics of its training data"
+            else:
+                logits = self._predict(received)
+                statistics = ""
+            metrics = federation.evaluation(logits, self.test.targets)
+            about = (
+                f"metrics on {count} test samples of its own{statistics}: NOT private, no epsilon "
+                "covers it"
+            )
             return {"count": count, "metrics": metrics}, b"", about
 
         def count_right() -> Tensor:
@@ -123,6 +138,16 @@ class SiteEvaluation:
         epsilon = None if self.limits.rehearsal else self.privacy.epsilon
         return {"count": count, "epsilon": epsilon, "metrics": metrics}, b"", about
 
+    def _predict_own(self, received: State, client: int) -> Tensor:
+        """Return the logits of the model of this site, with BatchNorm statistics of its data."""
+        federation = self.federation
+        name = federation.architectures[client]
+        model = federation.server.models[name]
+        runner = federation.server.context.runner
+        state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
+        state = dict(federation.pool.with_own_statistics(client, state))
+        return runner.predict(model, state, self.test.inputs, "running")
+
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""
         federation = self.federation
@@ -130,10 +155,11 @@ class SiteEvaluation:
         logits = []
         server = federation.server
         runner = server.context.runner
+        statistics = server_statistics(federation.batchnorm_statistics)
         for name, model in server.models.items():
             state = {key: received[f"{name}/{key}"].to(runner.device) for key in model.state_dict()}
             if self.privacy.epsilon is None:
-                logits.append(runner.predict(model, state, inputs, federation.batchnorm_statistics))
+                logits.append(runner.predict(model, state, inputs, statistics))
                 continue
             model.load_state_dict(state)
             with torch.no_grad():

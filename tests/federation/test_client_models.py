@@ -213,6 +213,25 @@ def test_a_network_without_batchnorm_is_noted(tmp_path, capsys):
     assert data.client_names == ["north", "south", "west"]
 
 
+@pytest.mark.cuda
+def test_statistics_on_the_gpu_are_those_of_update_bn(tmp_path):
+    """The fused layers of the GPU, with one batch and with several."""
+    federation = create(**OWN)
+    data = split(3, private=NamedWards())
+    fit(tmp_path, federation, 2, data, accelerator="gpu")
+    expected = copy.deepcopy(federation.students["resnet8"])
+    update_bn([(data.client(0).inputs.cpu(),)], expected)
+    tolerance = {"rtol": 0.01, "atol": 0.01}
+    model = federation.client_model("north").cpu()
+    assert_close(statistics(model), statistics(expected), **tolerance)
+    trained = federation.server.models["resnet8"]
+    trained.load_state_dict(federation.students["resnet8"].state_dict())
+    estimate_statistics(trained, data.client_batches(0, 8))
+    update_bn([(x.cpu(),) for x, _ in data.client_batches(0, 8)], expected)
+    actual = {name: value.cpu() for name, value in statistics(trained).items()}
+    assert_close(actual, statistics(expected), **tolerance)
+
+
 # --- the model of a client ---------------------------------------------------------------------
 
 

@@ -34,9 +34,10 @@ def run(root, *options):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """FedAVG with the server's statistics: the folder of all output, and its federation."""
+    """FedAVG with the statistics of batches: the folder of all output, and its federation."""
     root = tmp_path_factory.mktemp("plain")
-    return root, run(root, "--model.algorithm=FedAvg")
+    batch = "--model.batchnorm_statistics=batch"
+    return root, run(root, "--model.algorithm=FedAvg", batch)
 
 
 @pytest.fixture
@@ -118,8 +119,10 @@ def test_own_statistics_can_be_asked_of_a_run_without_them(plain, tmp_path, imag
     args = ["last", f"--root={root}", f"--output={folder}", "--client=north", OWN]
     assert main(["export", *args]) == 0
     assert "| accuracy | not measured |" in (folder / "README.md").read_text()
+    loaded = load_exported(folder)
+    assert loaded.config["batchnorm"] == "running"
     with torch.no_grad():
-        exported = load_exported(folder)(inputs)
+        exported = loaded(inputs)
     torch.testing.assert_close(exported, predicted(tmp_path / "north.csv"), atol=1e-5, rtol=0)
 
 

@@ -7,11 +7,12 @@ import socket
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAvg, FedBE, FedClassMeans, FedDF, FedProx, Scaffold
+from fedaux_pl.algorithms import FedAvg, FedBE, FedBN, FedClassMeans, FedDF, FedProx, Scaffold
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.scoring import Privacy, SecureSums, Whitened
+from tests.federation.test_given_clients import NamedWards
 from tests.federations import FewDigits, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
@@ -38,6 +39,7 @@ SCENARIOS = {
         },
         2,
     ),
+    "own": (FedBN, {"batchnorm_statistics": "own", "participation": 0.7}, 2),
     "FedClassMeans": (
         lambda: FedClassMeans(
             feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())
@@ -65,6 +67,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
     """Runs a scenario in the process ``rank`` of ``size``, which has its own folder."""
     algorithm, options, rounds = SCENARIOS[scenario]
     federation = create(algorithm(), **(ADAM | options))
+    private = NamedWards() if scenario == "own" else FewDigits()
     checkpoints = ModelCheckpoint(
         folder / f"rank {rank}", "{epoch}", every_n_epochs=1, save_top_k=-1
     )
@@ -74,6 +77,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         rounds,
         split(
             len(federation.architectures),
+            private=private,
             auxiliary=FewDigits(auxiliary=42),
             validation_fraction=0.2 if scenario == "FedAUX" else 0.0,
         ),

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from fedaux_pl._version import __version__
+from fedaux_pl.algorithms import FedBN
 from fedaux_pl.callbacks.client_results import as_markdown
+from fedaux_pl.cli.client_option import ClientModel, add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
@@ -48,6 +50,7 @@ def export(args: Sequence[str]) -> Path:
     add("--output", type=Path, default=Path("export"), help="The folder to write.")
     add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
     add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
+    add_client_options(parser)
     options = parser.parse_args(list(args))
     output = Path(options.output)
     formats = options.format.split(",")
@@ -65,8 +68,17 @@ def export(args: Sequence[str]) -> Path:
             "the format onnx needs onnx and onnxscript: run `pip install 'fedaux-pl[onnx]'`"
         )
     federation = loaded["federation"]
-    models = trained_models(loaded)
-    graph = to_onnx(models, federation) if "onnx" in formats else b""
+    client = load_client_model(checkpoint, options)
+    used = dict(federation)  # with the settings of what is written
+    if client is None:
+        models = trained_models(loaded)
+        whose = ""
+    else:
+        models = {client.architecture: client.model}
+        settings = {**federation["settings"], "batchnorm_statistics": client.statistics}
+        used |= {"settings": settings}
+        whose = f"the model of {client.name}, with {', '.join(client.reasons)}; "
+    graph = to_onnx(models, used) if "onnx" in formats else b""
     for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
         for path in output.glob(pattern):
             path.unlink()
@@ -75,13 +87,20 @@ def export(args: Sequence[str]) -> Path:
         write_atomically(output / "model.onnx", lambda file: file.write(graph))
         written.append("model.onnx")
     if "safetensors" in formats:
-        written += save_ensemble(output, models, federation)
-    card = model_card(federation, written, checkpoint.name)
+        written += save_ensemble(output, models, used)
+    card = model_card(federation, written, checkpoint.name, client)
     write_text_atomically(output / "README.md", card)
     rounds = _last_round(federation)["round"]
     files = ", ".join([*written, "README.md"])
-    print(f"{files}: {output} (from {checkpoint}, round {rounds:.0f})")
+    print(f"{files}: {output} ({whose}from {checkpoint}, round {rounds:.0f})")
     return output
+
+
+def write_client_model(folder: Path, client: ClientModel, federation: Mapping[str, Any]) -> None:
+    """Write the model of a client as safetensors, with a model card."""
+    written = save_ensemble(folder, {client.architecture: client.model}, federation)
+    card = model_card(federation, written, "the server's last request", client)
+    write_text_atomically(folder / "README.md", card)
 
 
 def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> bytes:
@@ -91,7 +110,7 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     names of the classes are a JSON list in its metadata, ``classes``.
     """
     statistics = federation["settings"]["batchnorm_statistics"]
-    if statistics != "running":
+    if statistics == "batch":
         raise ConfigurationError(
             "ONNX normalizes with running statistics, but this run was evaluated with "
             f"batchnorm_statistics {statistics!r}: export safetensors"
@@ -119,8 +138,16 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     return content
 
 
-def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: str) -> str:
-    """Return a README.md about the models of a checkpoint, given its entry ``federation``."""
+def model_card(
+    federation: Mapping[str, Any],
+    files: Sequence[str],
+    checkpoint: str,
+    client: ClientModel | None = None,
+) -> str:
+    """Return a README.md about the models of a checkpoint, given its entry ``federation``.
+
+    It is about the model of a ``client``; None for the server's models.
+    """
     settings = federation["settings"]
     classes = federation["classes"]
     data = settings["data"]
@@ -144,14 +171,20 @@ def model_card(federation: Mapping[str, Any], files: Sequence[str], checkpoint: 
         ("clients", f"{clients}; {role}"),
         ("private data", f"{data['private']}, {split}"),
         ("auxiliary data", data["auxiliary"] or "none"),
-        ("accuracy", _accuracy(federation)),
+        ("accuracy", _accuracy(federation, client)),
         ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
     ]
     if federation["input_format"]:
         rows.append(("tokenizer", _inline(federation["input_format"])))
-    privacy = "\n".join(f"- {line}" for line in federation["privacy"])
+    whose = _whose(settings, client)
+    if whose:
+        rows.insert(2, ("model", whose))
+    lines = list(federation["privacy"])
+    if client is not None:
+        lines.append(f"NOT private: this model: it depends on the training data of {client.name}")
+    privacy = "\n".join(f"- {line}" for line in lines)
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
     modules = dict.fromkeys(filter(None, map(module_of, settings["clients"])))
     imports = "".join(f"\nimport {name}  # with the network" for name in modules)
@@ -181,9 +214,26 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"round": len(federation["history"]), **last}
 
 
-def _accuracy(federation: Mapping[str, Any]) -> str:
+def _whose(settings: Mapping[str, Any], client: ClientModel | None) -> str:
+    """Say whose BatchNorm and whose fine-tuning a model has; empty if clients have no others."""
+    if client is not None:
+        reasons = ", ".join(client.reasons)
+        return f"that of {client.name}: the server's{' with ' if reasons else ''}{reasons}"
+    others = "`export --client NAME` writes the model of a client"
+    method = settings["algorithm"]
+    if method["method"] == FedBN.__name__:
+        averaged = "the weights are" if method["kept"] == "all" else "BatchNorm is"
+        return f"the server's: {averaged} the average of the clients'; {others}"
+    if settings["batchnorm_statistics"] == "own" or settings["local"].get("fine_tuning"):
+        return f"the server's, with its BatchNorm statistics and not fine-tuned; {others}"
+    return ""
+
+
+def _accuracy(federation: Mapping[str, Any], client: ClientModel | None) -> str:
     last = _last_round(federation)
     settings = federation["settings"]
+    if client is not None:
+        return _client_accuracy(last, settings, client)
     kind, part = ("val/accuracy", "validation") if "val/accuracy" in last else ("accuracy", "test")
     if kind not in last:
         return "not measured"
@@ -195,6 +245,18 @@ def _accuracy(federation: Mapping[str, Any]) -> str:
     if settings["batchnorm_statistics"] == "batch":
         text += ", with the BatchNorm statistics of each batch"
     return text
+
+
+def _client_accuracy(
+    last: Mapping[str, Any], settings: Mapping[str, Any], client: ClientModel
+) -> str:
+    """Say how accurate the model of a client is, if it was measured with these statistics."""
+    if client.statistics == settings["batchnorm_statistics"]:
+        for prefix, part in (("val/", "validation"), ("", "test")):
+            measured = last.get(f"{prefix}client_accuracy/{client.name}")
+            if measured is not None:
+                return f"{measured:.2%} on the {part} data of {client.name}"
+    return "not measured"
 
 
 def _inline(values: Mapping[str, Any]) -> str:

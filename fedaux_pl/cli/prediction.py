@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedaux_pl.cli.client_option import add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import decode_images, is_image, list_images
@@ -14,6 +15,7 @@ from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
+from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
@@ -40,10 +42,11 @@ def predict(args: Sequence[str]) -> Path:
     add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
     add("--column", type=str, default="text", help="Its text column; several with commas.")
     add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")
+    add_client_options(parser)
     options = parser.parse_args(list(args))
     if (options.images is None) == (options.texts is None):
         parser.error("give either --images PATH or --texts FILE")
-    _, loaded = load_run(options.ckpt_path, options)
+    path, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
     text_format = federation["input_format"]  # empty if it was trained on images
     kind, other = ("texts", "images") if text_format else ("images", "texts")
@@ -53,8 +56,15 @@ def predict(args: Sequence[str]) -> Path:
         samples = _read_texts(options.texts, options.column.split(","), text_format)
     else:
         samples = _read_images(options.images, options.key, federation["input_shape"])
-    _write_table(options.output, samples, federation["classes"], loaded)
-    print(f"{samples.summary}: {options.output}")
+    client = load_client_model(path, options)
+    if client is None:
+        values = probabilities(loaded, samples.inputs)
+        by_whom = ""
+    else:
+        values = client.probabilities(samples.inputs)
+        by_whom = f", predicted by the model of {client.name}"
+    _write_table(options.output, samples, federation["classes"], values)
+    print(f"{samples.summary}{by_whom}: {options.output}")
     return Path(options.output)
 
 
@@ -118,18 +128,15 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
 
 def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
     """Return the class probabilities of the ensemble of the run's students, shape (N, C)."""
-    statistics = checkpoint["federation"]["settings"]["batchnorm_statistics"]
+    option = checkpoint["federation"]["settings"]["batchnorm_statistics"]
     models = trained_models(checkpoint).values()
-    logits = [predict_logits(model, inputs, statistics) for model in models]
+    logits = [predict_logits(model, inputs, server_statistics(option)) for model in models]
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
 
-def _write_table(
-    path: Path, samples: Samples, classes: Sequence[str], checkpoint: dict[str, Any]
-) -> None:
+def _write_table(path: Path, samples: Samples, classes: Sequence[str], values: Tensor) -> None:
     """Write one row per sample: its names, most probable class and class probabilities."""
-    values = probabilities(checkpoint, samples.inputs).tolist()
-    predicted = dict(zip(samples.positions, values, strict=True))
+    predicted = dict(zip(samples.positions, values.tolist(), strict=True))
 
     def rows() -> Iterator[list[Any]]:
         yield [*samples.names, "class", *classes]

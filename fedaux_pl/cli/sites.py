@@ -6,9 +6,13 @@ from pathlib import Path
 
 from pytorch_lightning.cli import LightningArgumentParser
 
-from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.cli.client_option import ClientModel
+from fedaux_pl.cli.export import write_client_model
+from fedaux_pl.errors import ConfigurationError, did_you_mean, is_count
+from fedaux_pl.models.saved_models import CONFIG
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, Site
+from fedaux_pl.sites.final_model import FinalModel, Output
 from fedaux_pl.sites.provisioning import PINNED, write_project
 from fedaux_pl.sites.site_status import describe_status
 
@@ -85,6 +89,10 @@ class SiteCLI(FederationCLI):
         add("--certificates", type=Path, required=True, help=about)
         about = "The largest message that is accepted, in bytes."
         add("--max_bytes", type=int, default=2**32, help=about)
+        about = "The folder to write the final model to, with what is this site's own; or null."
+        add("--output", type=Path | None, default=None, help=about)
+        about = "The epochs for which it is trained on the data of this site before; 0 for none."
+        add("--output_fine_tuning", type=int, default=0, help=about)
         parser.add_class_arguments(Limits)
 
     def before_instantiate_classes(self) -> None:
@@ -94,6 +102,27 @@ class SiteCLI(FederationCLI):
             self.config.trainer[name] = False
         super().before_instantiate_classes()
         self.trainer_defaults["callbacks"] = []
+
+
+def site_output(folder: Path | None, fine_tuning: int, name: str) -> Output | None:
+    """Return what the site ``name`` does with the final model; raise if the folder is used."""
+    if not is_count(fine_tuning, 0) or (fine_tuning and folder is None):
+        raise ConfigurationError(
+            f"output_fine_tuning: got {fine_tuning}; expected epochs from 0 on, with --output"
+        )
+    if folder is None:
+        return None
+    is_used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    is_replaced = (folder / CONFIG).is_file()  # the model of an earlier run
+    if is_used and not is_replaced:
+        raise ConfigurationError(f"{folder.absolute()} is not empty: give --output another folder")
+
+    def write(final: FinalModel) -> None:
+        statistics = final.about["settings"]["batchnorm_statistics"]
+        client = ClientModel(name, final.architecture, final.model, final.reasons, statistics)
+        write_client_model(folder, client, final.about)
+
+    return Output(write, fine_tuning)
 
 
 def site(args: Sequence[str]) -> SiteCLI:
@@ -106,7 +135,8 @@ def site(args: Sequence[str]) -> SiteCLI:
     kit = options.certificates
     name = transport.certificate_name(kit)
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
-    Site(cli.model, limits, serve, name, options.server)
+    output = site_output(options.output, options.output_fine_tuning, name)
+    Site(cli.model, limits, serve, name, options.server, output)
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     except ValueError as error:

@@ -1,6 +1,7 @@
 """Predictions of a model on many inputs, outside of training, and their batch sizes."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
 
@@ -13,6 +14,9 @@ from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.models.layers import check_separate_records
 
 BatchNormStatistics = Literal["running", "batch"]
+"""What BatchNorm uses in a prediction."""
+BatchNormOption = Literal["running", "batch", "own"]
+"""The values of ``Federation.batchnorm_statistics``."""
 
 BATCH_SIZE = 2048
 # Encoders sort the texts of a batch by length: larger batches compute less padding.
@@ -23,6 +27,12 @@ CAPTURED_BATCH_SIZE = 5120
 # ResNet-8 take 7.2 GiB of an H200. Much smaller batches are slow, too: 512 images of MobileNetV2
 # take as long as 2,048, because the host launches its kernels too slowly.
 FLOAT32_BATCH_SIZE = 1280
+STATISTICS_BATCH_SIZE = 1024  # at most: the samples of which BatchNorm's statistics are computed
+
+
+def server_statistics(option: BatchNormOption) -> BatchNormStatistics:
+    """Return what the server's models predict with: ``own`` statistics are those of clients."""
+    return "batch" if option == "batch" else "running"
 
 
 def prediction_batch_size(
@@ -96,6 +106,28 @@ def predict_logits(
     with evaluating(model, statistics), trials:
         outputs = ((function or model)(batch).float() for batch in batches)
         return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, ranges, strict=True)])
+
+
+def statistics_batch_size(inputs: Inputs, count: int) -> int:
+    """Return the batch size with which ``count`` of the inputs make nearly equal batches."""
+    batches = math.ceil(count / fit_batch_size(STATISTICS_BATCH_SIZE, inputs))
+    return math.ceil(count / batches)
+
+
+@torch.no_grad()
+def estimate_statistics(model: nn.Module, batches: Iterable[Sequence[Tensor]]) -> None:
+    """Replace the running statistics of BatchNorm by their means over batches (inputs, ...).
+
+    As ``torch.optim.swa_utils.update_bn``, except that all other layers, such as dropout, are in
+    evaluation mode.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    with evaluating(model, "batch"), without_trials():
+        for number, batch in enumerate(batches, start=1):
+            for layer in layers:
+                # a cumulative mean; with momentum None a GPU would wait for the layer's counter
+                layer.momentum = 1 / number
+            model(batch[0])
 
 
 def predict_features(

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
+from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
@@ -81,7 +82,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
             hard_labels=distillation.hard_labels,
         ),
         settings=distillation,
-        batchnorm_statistics=federation.batchnorm_statistics,
+        batchnorm_statistics=server_statistics(federation.batchnorm_statistics),
         head_only=federation.head_only,
     )
     students = federation.students

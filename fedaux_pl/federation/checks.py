@@ -17,7 +17,7 @@ from fedaux_pl.callbacks.best_checkpoint import METRIC, BestCheckpoint
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.engine import isolated_rng
-from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, is_count
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
@@ -65,7 +65,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
     for name, known in (
         ("trained", get_args(TrainedPart)),
         ("optimizer_state", ("reset", "carry")),
-        ("batchnorm_statistics", get_args(BatchNormStatistics)),
+        ("batchnorm_statistics", get_args(BatchNormOption)),
     ):
         check_setting(name, given[name], given[name] in known, f"be {' or '.join(known)}")
     seed = given["seed"]

@@ -66,6 +66,9 @@ class ClientPool(Protocol):
         ``weights`` are those of ``functional.blend_states``.
         """
 
+    def finish(self, round_: int, states: Mapping[str, State]) -> None:
+        """Give clients the final models."""
+
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:

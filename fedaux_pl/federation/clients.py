@@ -13,9 +13,12 @@ from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import (
-    BatchNormStatistics,
+    BatchNormOption,
+    estimate_statistics,
     predict_features,
     predict_private_features,
+    server_statistics,
+    statistics_batch_size,
 )
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
@@ -25,6 +28,7 @@ from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
+from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
@@ -38,7 +42,7 @@ class LocalClients:
     modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
     settings: LocalTraining
     algorithm: Algorithm
-    batchnorm_statistics: BatchNormStatistics = "running"  # of evaluation
+    batchnorm_statistics: BatchNormOption = "running"  # of evaluation
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
 
     def prepare(
@@ -208,29 +212,60 @@ class LocalClients:
         """Return the votes of all clients, by the data that they hold out."""
         held_out = self.context.data.validation_examples
         assert held_out is not None  # noqa: S101 - checked in the set-up
+        statistics = server_statistics(self.batchnorm_statistics)
         votes = {}
         for name, student in students.items():
+            model = self.modules[name].model
             sums = []
             for weight in weights:
                 state = blend_states(averages[name], student, weight)
-                logits = self.context.runner.predict(
-                    self.modules[name].model, state, held_out.inputs, self.batchnorm_statistics
-                )
+                logits = self.context.runner.predict(model, state, held_out.inputs, statistics)
                 sums.append(clipped_log_likelihood(logits, held_out.targets))
             votes[name] = torch.stack(sums).cpu()
         return Votes(votes, len(self.context.architectures))
 
+    def finish(self, round_: int, states: Mapping[str, State]) -> None:
+        """Do nothing with the final models: ``client_model`` makes those of clients."""
+
     def own_models(
         self, round_: int, clients: Sequence[int], states: Mapping[str, State]
     ) -> dict[int, State]:
-        """Return the models that clients would use themselves: with FedBN's entries, fine-tuned."""
+        """Return the models that clients use themselves.
+
+        They have FedBN's entries, are fine-tuned, and then have statistics of the client's data.
+        """
         names = self.context.architectures
-        if not self.settings.fine_tuning:
-            return {client: self._start(client, states[names[client]]) for client in clients}
+        models: dict[int, State] = {}
+        if self.settings.fine_tuning:
+            models = self._fine_tune(round_, {i: states[names[i]] for i in clients})
+        else:
+            models = {client: self._start(client, states[names[client]]) for client in clients}
+        if self.batchnorm_statistics == "own":
+            models = {i: self.with_own_statistics(i, state) for i, state in models.items()}
+        return models
+
+    def with_own_statistics(self, client: int, state: State) -> State:
+        """Return a model with the BatchNorm statistics of the client's training data.
+
+        The order of the samples is a random one, always the same: data are often sorted by class.
+        A single sample has no variance: its client keeps the statistics of ``state``.
+        """
+        data = self.context.data
+        count = data.client_sizes[client]
+        if count < 2:
+            return state
+        model = self.modules[self.context.architectures[client]].model
+        model.load_state_dict(state)
+        size = statistics_batch_size(data.all_inputs[0], count)
+        estimate_statistics(model, data.client_batches(client, size))
+        return copy_state(model)
+
+    def _fine_tune(self, round_: int, states: Mapping[int, State]) -> dict[int, State]:
+        """Train the server's model on the data of each client."""
         jobs = {}
-        for client in clients:
+        for client, state in states.items():
             jobs[client] = replace(
-                self._job(round_, client, states[names[client]], {}),
+                self._job(round_, client, state, {}),
                 epochs=self.settings.fine_tuning,
                 seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
                 optimizer_state=None,

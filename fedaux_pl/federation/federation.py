@@ -6,6 +6,7 @@ of clients or on the number of processes. The server's models are replaced at th
 an interrupted run resumes after its last finished round.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import Released, Update
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.callbacks.progress import print_above_bars
-from fedaux_pl.data import Examples
+from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
 from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import gather_answers
+from fedaux_pl.federation.client_models import attach_data, find_client
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
@@ -61,7 +64,11 @@ class Federation(FederationModule):
             optimizer state of each client and each student between rounds.
         batchnorm_statistics: What BatchNorm uses in teachers and evaluation: ``running``
             statistics, or those of the ``batch``, as in the authors' code (transductive: a
-            prediction then depends on the other test images of its batch).
+            prediction then depends on the other test images of its batch). With ``own``, all use
+            running statistics, except that a client is evaluated with those of its own training
+            data: of one pass without augmentation, with the server's weights (or the client's, of
+            FedBN and ``local.fine_tuning``). Test or validation data must name their clients. A
+            checkpoint can be tested with another value than its run had.
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
             {width: 0.5}; those of a single one stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: The seed of the run, from which all others are derived.
@@ -221,30 +228,79 @@ class Federation(FederationModule):
     def client_logits(self, examples: Examples, logits: Tensor) -> Tensor:
         """Return f(x) of data that name their clients by the models that these use themselves.
 
-        A client's model is the server's with its own BatchNorm (FedBN), or fine-tuned on its data
-        (``local.fine_tuning``). ``logits``, those of the server's models, are returned where
-        clients have no others; the first of ``examples`` may be evaluated only.
+        See ``client_model``. ``logits``, those of the server's models, are returned where clients
+        have no others; the first of ``examples`` may be evaluated only.
         """
-        entries = map(self.algorithm.own_entries, self.students.values())
-        is_personal = self.local.fine_tuning or any(entries)
         is_same = list(examples.client_names) == self.data.client_names
         is_early = self.trainer.sanity_checking  # before the first round
+        is_personal = bool(self.describe_client_models())
         if not is_personal or examples.clients is None or not is_same or is_early:
             return logits
-        if getattr(self, "pool", None) is None:  # evaluates a checkpoint
-            self.pool, self.server, _ = assemble(self)
         owners = examples.clients[: len(logits)].cpu()
         logits = logits.clone()
-        theta = self.students.states()
-        models = self.pool.own_models(int(self.metrics["round"]), sorted({*owners.tolist()}), theta)
+        models = self._client_states(sorted({*owners.tolist()}))
         runner = self.server.context.runner
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
             model = self.server.models[self.architectures[client]]
-            logits[rows] = runner.predict(
-                model, state, examples.inputs[rows], self.batchnorm_statistics
-            )
+            statistics = server_statistics(self.batchnorm_statistics)
+            logits[rows] = runner.predict(model, state, examples.inputs[rows], statistics)
         return logits
+
+    def _client_states(self, clients: Sequence[int]) -> dict[int, State]:
+        """Return the models of clients, made from the server's of the last round."""
+        if getattr(self, "pool", None) is None:  # of a checkpoint
+            self.pool, self.server, _ = assemble(self)
+        theta = self.students.states()
+        return self.pool.own_models(int(self.metrics["round"]), clients, theta)
+
+    @torch.inference_mode(False)
+    def client_model(self, name: str, data: FederatedDataModule | None = None) -> nn.Module:
+        """Return the model that a client uses itself, which maps inputs to logits.
+
+        It is the server's with the client's own BatchNorm (FedBN), fine-tuned on its data
+        (``local.fine_tuning``), with BatchNorm statistics of its data (``batchnorm_statistics``
+        own), and it is the one that is evaluated for the client.
+
+        Args:
+            name: The client, as the data name it.
+            data: The data of the run, for a federation that was loaded from a checkpoint; it needs
+                none after a fit or a test.
+        """
+        if not self.metrics:
+            raise ConfigurationError(
+                "client_model: this federation has no finished round: fit it, or load one with "
+                "Federation.load_from_checkpoint(path)"
+            )
+        if data is not None:
+            attach_data(self, data)
+            self.pool, self.server, _ = assemble(self)
+        client = find_client(name, self.data)
+        if not self.describe_client_models(client):
+            remedy = (
+                "set batchnorm_statistics to 'own' (of a network with BatchNorm) or "
+                "local.fine_tuning to at least 1, or choose FedBN"
+            )
+            if self.describe_client_models():
+                remedy = "it has taken part in no round"
+            raise ConfigurationError(
+                f"client_model: {name} has no model of its own in this run, only the server's: "
+                f"{remedy}"
+            )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads)  # as in the evaluation
+        try:
+            [state] = self._client_states([client]).values()
+        finally:
+            torch.set_num_threads(threads)
+        model = copy.deepcopy(self.students[self.architectures[client]])
+        model.load_state_dict(state)
+        return model.eval()
+
+    def on_fit_end(self) -> None:
+        """Send the models of the last round to real sites."""
+        if self.role.has_rounds and self.history:
+            self.pool.finish(len(self.history), self.students.states())
 
     def select_clients(self, t: int) -> list[int]:
         """Return S_t, the clients that take part in round t; empty if they only make a release."""

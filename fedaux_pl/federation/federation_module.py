@@ -16,13 +16,19 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import Examples, FederatedDataModule, augmentation
 from fedaux_pl.engine import checkpoints
-from fedaux_pl.engine.inference import BatchNormStatistics
+from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
+from fedaux_pl.federation.client_models import (
+    check_own_statistics,
+    describe_client_models,
+    has_batchnorm,
+)
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation import Evaluation
@@ -60,7 +66,7 @@ class FederationModule(pl.LightningModule):
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
         optimizer_state: OptimizerState = "reset",
-        batchnorm_statistics: BatchNormStatistics = "running",
+        batchnorm_statistics: BatchNormOption = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
         threads: int | None = None,
@@ -71,7 +77,7 @@ class FederationModule(pl.LightningModule):
         self.clients = clients
         self.model_options = model_options or {}
         self.seed = seed
-        self.batchnorm_statistics: BatchNormStatistics = batchnorm_statistics
+        self.batchnorm_statistics: BatchNormOption = batchnorm_statistics
         self.chosen_metrics = read_metrics(metrics)
         self.algorithm = algorithm
         self.participation = participation
@@ -169,6 +175,10 @@ class FederationModule(pl.LightningModule):
                 data.check_model(student)
                 algorithm.own_entries(student)  # raises if it cannot have any
         students = dict(self.students.items())
+        if self.batchnorm_statistics == "own" and stage != "predict":
+            check_own_statistics(data)
+            if not has_batchnorm(students.values()) and trainer.is_global_zero:
+                print_above_bars("note: no network has BatchNorm: 'own' statistics have no effect")
         check_sums(self.plan, students, len(data.classes))
         self._outer_threads = torch.get_num_threads()
         self.use_threads(self.processes.broadcast(choose_threads(students.values())))
@@ -332,8 +342,8 @@ class FederationModule(pl.LightningModule):
             privacy = None if scoring is None else scoring.privacy
             lines = describe_privacy(self.all_heads, self.total_cost, privacy)
         else:
-            has_more = self.holds_out or self.role.privacy_notes
-            besides = "and what the next line says" if has_more else ""
+            is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
+            besides = "" if is_alone else "and what the next line says"
             lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
         saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
@@ -348,11 +358,32 @@ class FederationModule(pl.LightningModule):
                 others.append(f"the clients' logits on {held_out}, {saved}")
         if self.is_voted and self.holds_out:
             others.append(f"the clients' votes by {held_out}, which choose the models")
+        if self._uses_training_data:
+            others.append("the metrics by client, which depend on the training data of each")
         if algorithm.has_payload or self.carried.client_states:
             sent = "what clients send besides their weights and what they keep between rounds"
             others.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in others]
         return [*lines, *self.role.privacy_notes]
+
+    @property
+    def _uses_training_data(self) -> bool:
+        """Whether metrics by client depend on training data; real sites say it themselves."""
+        is_here = self._federated is None or not self._federated.at_sites
+        return is_here and (self.batchnorm_statistics == "own" or self.local.fine_tuning > 0)
+
+    def describe_client_models(self, client: int | None = None) -> list[str]:
+        """Return what makes the model of a client, or of any, its own; empty if nothing does."""
+        students = list(self.students.values())
+        if client is not None:
+            students = [self.students[self.architectures[client]]]
+        return describe_client_models(
+            self.algorithm,
+            self.local,
+            self.batchnorm_statistics,
+            students,
+            is_kept=client is None or client in self.carried.client_states,
+        )
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
@@ -423,7 +454,10 @@ class FederationModule(pl.LightningModule):
             checkpoints.check_undamaged(trainer.ckpt_path)
         checkpoints.check_format(content)
         self.use_threads(content["settings"]["threads"])
-        checkpoints.check_resumable(content["settings"], self.settings())
+        settings = self.settings()
+        if not self.is_fitting:  # a run may be measured in several ways
+            settings["batchnorm_statistics"] = content["settings"]["batchnorm_statistics"]
+        checkpoints.check_resumable(content["settings"], settings)
         self.history = content["history"]
         self.metrics = content["round"]
         self._h0 = content["h0"]

@@ -181,13 +181,14 @@ def save_ensemble(
         names = () if layer is None else ("mean", "std")
         constants = {name: getattr(layer, name).flatten().tolist() for name in names}
         entries.append({**recipe, "file": file, "normalization": constants or None})
+    is_batch = federation["settings"]["batchnorm_statistics"] == "batch"
     config = {
         "format": FORMAT,
         "models": entries,
         "classes": list(federation["classes"]),
         "input_shape": list(federation["input_shape"]),
         "input_format": federation.get("input_format") or {},
-        "batchnorm": federation["settings"]["batchnorm_statistics"],
+        "batchnorm": "batch" if is_batch else "running",
     }
     text = json.dumps(config, indent=2, default=str) + "\n"
     write_text_atomically(folder / CONFIG, text)

@@ -12,7 +12,7 @@ from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, 
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
-from fedaux_pl.engine.inference import predict_private_features
+from fedaux_pl.engine.inference import predict_private_features, server_statistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -65,6 +65,12 @@ class PrivateAnswers:
                     "with batchnorm_statistics 'batch' an answer depends on several records: set "
                     f"it to 'running', or leave out --{option}"
                 )
+            if federation.batchnorm_statistics == "own" and kind == "evaluate":
+                raise ConfigurationError(
+                    "with batchnorm_statistics 'own' an answer depends on the training records, "
+                    f"which the noise of --{option} does not cover: set it to 'running', or leave "
+                    f"out --{option}"
+                )
         examples = renumber(examples, "class", tuple(data.classes), "own")
         check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
         examples = Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
@@ -99,7 +105,7 @@ class PrivateAnswers:
         inputs = self.examples.inputs
         on_device = {key: tensor.to(runner.device) for key, tensor in state.items()}
         if self.privacy.epsilon is None:
-            statistics = self.federation.batchnorm_statistics
+            statistics = server_statistics(self.federation.batchnorm_statistics)
             return runner.predict(model, on_device, inputs, statistics)
         model.load_state_dict(on_device)
         with torch.no_grad():

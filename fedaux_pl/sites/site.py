@@ -25,6 +25,7 @@ from fedaux_pl.scoring.budget import Budget, ReleaseKey
 from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
@@ -53,6 +54,7 @@ class Site(Role):
             also gets the bytes that the largest request may have.
         name: The site's name, which its key of secure sums belongs to.
         server: The address of the server, which its ledger notes with every release.
+        output: What to do with the final model; None for nothing.
     """
 
     has_rounds = False
@@ -64,11 +66,13 @@ class Site(Role):
         serve: Serve,
         name: str = "site",
         server: str = "",
+        output: Output | None = None,
     ) -> None:
         self.federation = federation
         self.limits = limits
         self.serve = serve
         self.name = name
+        self.output = output
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
@@ -101,7 +105,7 @@ class Site(Role):
             )
         largest = max(map(self._largest_request, federation.students))
         if limits.evaluate:
-            self.evaluation = SiteEvaluation(federation, limits, privacy, self.origin)
+            self.evaluation = SiteEvaluation(federation, self.clients, limits, privacy, self.origin)
             largest = max(largest, wire.largest_body(join_states(federation.students.states())))
         if limits.vote:
             self.vote = SiteVote(federation, limits, privacy, self.origin)
@@ -164,6 +168,8 @@ class Site(Role):
         if kind == "vote":
             expect(self.limits.vote, "the server asks for a vote: see --vote", "limits")
             return self.vote.answer(request)
+        if kind == "finish":
+            return write_final_model(self.federation, self.clients, self.output, client, request)
         expect(kind == "train", "it asks for something unknown")
         sends = self.algorithm.trains_clients
         expect(sends, "the method of this configuration sends no models", "settings")

@@ -25,6 +25,7 @@ from fedaux_pl.models import of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.final_model import send_final_models
 from fedaux_pl.sites.site_evaluation import join_states, read_evaluation
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
@@ -99,6 +100,11 @@ class SiteServer(Role):
                 "NOT private: what sites tell about the models on test data of their own, except "
                 "an accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
             )
+            if federation.batchnorm_statistics == "own":
+                notes.append(
+                    "NOT private: the same metrics depend on the training records of the sites, by "
+                    "their own BatchNorm statistics"
+                )
         if federation.is_voted:
             notes.append(
                 "NOT private: the votes of sites by validation data of their own, except with "
@@ -307,6 +313,11 @@ class SiteClients:
                 answers[name] = answer
             refusals[name] = code
         return {name: answers[name] for name in names if name in answers}
+
+    def finish(self, round_: int, states: Mapping[str, State]) -> None:
+        """Send the final models to the sites, if they are to have them."""
+        if self.sites.final_model:
+            send_final_models(self.requests, self.context.architectures, round_, states)
 
     def train(
         self,

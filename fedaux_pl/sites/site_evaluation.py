@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
@@ -63,9 +64,15 @@ class SiteEvaluation:
     """
 
     def __init__(
-        self, federation: Federation, limits: Limits, privacy: Privacy, origin: str = ""
+        self,
+        federation: Federation,
+        clients: LocalClients,
+        limits: Limits,
+        privacy: Privacy,
+        origin: str = "",
     ) -> None:
         self.federation = federation
+        self.clients = clients
         test = federation.data.private.test()
         self.answers = PrivateAnswers(federation, test, "evaluate", limits, privacy, origin)
 
@@ -78,8 +85,16 @@ class SiteEvaluation:
         round_ = wire.read_count(request.fields, "round")
         received = wire.read_tensors(request.body, join_states(federation.students.states()))
         if answers.privacy.epsilon is None:
-            metrics = federation.evaluation.metrics(self._predict(received), labels)
-            about = f"metrics on {count} test samples of its own: NOT private, no epsilon covers it"
+            logits = self._predict(received)
+            statistics = ""
+            if federation.describe_client_models():
+                logits = self._predict_own(received, wire.read_count(request.fields, "client"))
+                statistics = ", with BatchNorm statistics of its training data"
+            metrics = federation.evaluation.metrics(logits, labels)
+            about = (
+                f"metrics on {count} test samples of its own{statistics}: NOT private, no epsilon "
+                "covers it"
+            )
             return {"count": count, "metrics": metrics}, b"", about
 
         def count_right() -> Tensor:
@@ -91,6 +106,12 @@ class SiteEvaluation:
         metrics = {ACCURACY: min(max(float(noisy) / count, 0.0), 1.0)}
         about = f"the accuracy on {count} test samples of its own, {guarantee}"
         return {"count": count, "epsilon": answers.epsilon, "metrics": metrics}, b"", about
+
+    def _predict_own(self, received: State, client: int) -> Tensor:
+        """Return the logits of the model of this site, with BatchNorm statistics of its data."""
+        name = self.federation.architectures[client]
+        state = split_states(received, self.federation.students)[name]
+        return self.answers.predict(name, self.clients.with_own_statistics(client, state))
 
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""

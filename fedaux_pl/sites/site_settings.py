@@ -35,6 +35,8 @@ class Sites:
         max_bytes: The largest message that is accepted.
         evaluate: Whether sites are asked to evaluate the models on test data of their own whenever
             a round is measured. Those that have not allowed it (``--evaluate``) are left out.
+        final_model: Whether the models of the last round are sent to all sites that are connected
+            at the end: a site with ``--output`` writes its own.
     """
 
     names: list[str]
@@ -47,6 +49,7 @@ class Sites:
     rehearsal: bool = False
     max_bytes: int = 2**32
     evaluate: bool = False
+    final_model: bool = True
 
     def __post_init__(self) -> None:
         check_names(self.names)
@@ -167,6 +170,8 @@ def agreement(federation: Federation) -> dict[str, Any]:
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),
     }
+    if federation.batchnorm_statistics == "own":  # what a site tells depends on training records
+        shared["batchnorm_statistics"] = "own"
     plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
     return plain
 

@@ -39,7 +39,7 @@ def files(folder):
 @pytest.mark.parametrize(
     ("sizes", "names"),
     [
-        ((1, 2), ("Scaffold", "FedAUX")),
+        ((1, 2), ("Scaffold", "own", "FedAUX")),
         pytest.param((1, 2, 3), tuple(SCENARIOS), marks=pytest.mark.nightly),
     ],
 )
@@ -72,6 +72,7 @@ def test_any_number_of_processes_gives_the_result_of_one(tmp_path, sizes, names)
     assert len(fedaux["heads"]) == 6
     assert len(fedaux["optimizers"]) > 100
     assert len(alone["Scaffold"]["kept"]) > 100  # c of two architectures, c_i of the clients
+    assert "client_accuracy/north" in alone["own"]["measured"][-1]
     assert fedaux["measured"][-1]["memory/clients"] == 6  # 3 of them absent
     assert {"curve.csv", "summary.json", "epoch=0.ckpt"} <= files(tmp_path / "1" / "FedAUX")
     assert all(math.isfinite(v) for entry in fedaux["measured"] for v in entry.values())

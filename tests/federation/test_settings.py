@@ -162,7 +162,7 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"optimizer_state": "keep"}, "optimizer_state: got 'keep'; expected to be reset or carry"),
         (
             {"batchnorm_statistics": "eval"},
-            "batchnorm_statistics: got 'eval'; expected to be running or batch",
+            "batchnorm_statistics: got 'eval'; expected to be running or batch or own",
         ),
         ({"seed": -1}, "seed: got -1; expected to be an integer of at least 0"),
         ({"seed": 1.5}, "seed: got 1.5; expected to be an integer of at least 0"),

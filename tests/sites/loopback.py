@@ -137,7 +137,8 @@ def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, own_tests=Fal
     """The server's federation with its trainer and data, and the hub."""
     names = [f"site-{i}" for i in range(data.num_clients)]
     server_data, site_data = apart(data, own_tests)
-    settings = Sites(names, root, wait=0, timeout=1, **({"rehearsal": True} | options))
+    defaults = {"rehearsal": True, "final_model": False, "wait": 0, "timeout": 1}
+    settings = Sites(names, root, **(defaults | options))
     sites = {
         name: start_site(federation_of, own, root / name, limits, rounds)
         for name, own in zip(names, site_data, strict=True)

@@ -455,7 +455,7 @@ class FederationModule(pl.LightningModule):
         checkpoints.check_format(content)
         self.use_threads(content["settings"]["threads"])
         settings = self.settings()
-        if not self.is_fitting:  # a run may be measured in several ways
+        if trainer.state.fn is not TrainerFn.FITTING:  # a run may be measured in several ways
             settings["batchnorm_statistics"] = content["settings"]["batchnorm_statistics"]
         checkpoints.check_resumable(content["settings"], settings)
         self.history = content["history"]

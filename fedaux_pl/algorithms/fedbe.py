@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import bayesian_ensemble, derive_seed, sample_posterior
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.posterior import Posterior
@@ -27,10 +28,9 @@ class FedBE(Algorithm):
         self, samples: int = 10, posterior: Posterior = "gaussian", pretrained: bool = False
     ) -> None:
         super().__init__(pretrained)
-        if samples < 0:
-            raise ValueError(f"samples must be at least 0, but is {samples}")
-        if posterior not in ("gaussian", "dirichlet"):
-            raise ValueError(f"posterior must be 'gaussian' or 'dirichlet', but is {posterior!r}")
+        check_setting("samples", samples, samples >= 0, "be at least 0")
+        is_known = posterior in ("gaussian", "dirichlet")
+        check_setting("posterior", posterior, is_known, "be gaussian or dirichlet")
         self.samples = samples
         self.posterior: Posterior = posterior
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
 from fedaux_pl.algorithms.memory import MAX_ABSENT
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import SoftLabelSum
 
 _LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
@@ -39,17 +40,14 @@ class FedDF(Algorithm):
         max_absent: int = MAX_ABSENT,
     ) -> None:
         super().__init__(pretrained)
-        if not 0 < discount <= 1:
-            raise ValueError(f"discount must be above 0 and at most 1, but is {discount}")
+        check_setting("discount", discount, 0 < discount <= 1, "be above 0 and at most 1")
         if discount != 1 and not remember:
             raise ValueError(
                 f"discount {discount} has no effect without memory: set remember to true"
             )
-        if max_absent < 1 or (max_absent != MAX_ABSENT and not remember):
-            raise ValueError(
-                f"max_absent must be at least 1, and needs remember true, but is {max_absent} with "
-                f"remember {str(remember).lower()}"
-            )
+        is_used = remember or max_absent == MAX_ABSENT
+        expected = "be at least 1, and only with remember true another than the default"
+        check_setting("max_absent", max_absent, max_absent >= 1 and is_used, expected)
         self.remember = remember
         self.discount = discount
         self.max_absent = max_absent

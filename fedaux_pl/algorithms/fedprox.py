@@ -1,6 +1,7 @@
 """FedPROX (Li et al. 2020): FedAVG with a proximal term in the clients' loss."""
 
 from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.errors import check_setting
 
 
 class FedProx(Algorithm):
@@ -13,6 +14,5 @@ class FedProx(Algorithm):
 
     def __init__(self, mu: float = 1e-3, pretrained: bool = False) -> None:
         super().__init__(pretrained)
-        if not mu >= 0:
-            raise ValueError(f"mu must be at least 0, but is {mu}")
+        check_setting("mu", mu, mu >= 0, "be at least 0")
         self.mu = mu

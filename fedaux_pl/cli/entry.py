@@ -141,7 +141,7 @@ def _answer(args: Sequence[str] | None) -> int:
         return 0
     if verb not in VERBS:
         meant = did_you_mean(_SYNONYMS.get(verb, verb), VERBS)
-        problem = f"the verb must be one of {', '.join(VERBS)}, but is {verb!r}{meant}"
+        problem = f"the verb: got {verb!r}{meant}; expected one of {', '.join(VERBS)}"
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
     try:

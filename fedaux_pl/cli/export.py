@@ -56,7 +56,7 @@ def export(args: Sequence[str]) -> Path:
     formats = options.format.split(",")
     for name in formats:
         if name not in FORMATS:
-            parser.error(f"format must be one of {', '.join(FORMATS)}, but is {name!r}")
+            parser.error(f"format: got {name!r}; expected one of {', '.join(FORMATS)}")
     checkpoint, loaded = load_run(options.run, options)
     is_used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if is_used and not options.overwrite:

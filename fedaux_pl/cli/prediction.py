@@ -106,8 +106,7 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
             raise DataNotFoundError(f"No image files were found in {path.absolute()}")
         if not is_image(images[0]):
             raise DataError(
-                f"images must be image files and folders of them, or one npz file, but {path} is "
-                "none"
+                f"images: got {path}; expected image files and folders of them, or one npz file"
             )
         files += images
     channels, height, width = shape

@@ -26,8 +26,7 @@ def sites(args: Sequence[str]) -> None:
         return
     if verb not in verbs:
         raise ConfigurationError(
-            f"sites must be followed by init, status or pin, but is followed by {verb}"
-            f"{did_you_mean(verb, verbs)}"
+            f"sites: got {verb}{did_you_mean(verb, verbs)}; expected init, status or pin"
         )
     verbs[verb](rest)
 

@@ -69,13 +69,13 @@ class SweepParser(Parser):
             seeds = options.seeds.split(",")
             if not all(seed.isdecimal() for seed in seeds):
                 wanted = "integers from 0 on such as 0,1,2"
-                self.error(f"--seeds must be {wanted}, but is {options.seeds}")
+                self.error(f"--seeds: got {options.seeds}; expected {wanted}")
             options.seeds = [int(seed) for seed in seeds]
         select: dict[str, list[str]] = {}
         for text in options.select:
             axis, _, labels = text.partition("=")
             if not labels:
-                self.error(f"--select must be AXIS=LABEL[,LABEL...], but is {text}")
+                self.error(f"--select: got {text}; expected AXIS=LABEL[,LABEL...]")
             select.setdefault(axis, []).extend(labels.split(","))
         options.select = select
         return options
@@ -127,10 +127,10 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     add("--status", action="store_true", help="only show how far the cells are")
     options = parser.parse(args)
     if options.jobs is not None and options.jobs < 1:
-        parser.error(f"--jobs must be at least 1, but is {options.jobs}")
+        parser.error(f"--jobs: got {options.jobs}; expected at least 1")
     for text in options.slurm:
         if "=" not in text:
-            parser.error(f"--slurm must be KEY=VALUE, but is {text}")
+            parser.error(f"--slurm: got {text}; expected KEY=VALUE")
     if options.slurm and options.launcher != "slurm":
         parser.error("--slurm needs --launcher slurm")
     options.slurm = dict(text.split("=", 1) for text in options.slurm)

@@ -152,7 +152,7 @@ class BenchmarkCLI(FederationCLI):
         for name, minimum in (("rounds", 1), ("warmup", 0), ("pretraining_steps", 1)):
             value = self.config[name]
             if value < minimum:
-                self.parser.error(f"{name} must be at least {minimum}, but is {value}")
+                self.parser.error(f"{name}: got {value}; expected at least {minimum}")
         if self.config.ckpt_path is not None:
             self.parser.error("benchmark cannot resume a run: leave out ckpt_path")
         settings = self.config.trainer

@@ -270,8 +270,8 @@ def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
     """
     if array.dtype != np.uint8 and not (floats and array.dtype == np.float32):
         raise DataError(
-            f"{what} must be uint8 with values 0 ... 255{', or floats' if floats else ''}, but is "
-            f"{array.dtype}: scale it to 0 ... 255 and convert it to uint8"
+            f"{what}: got {array.dtype}; expected uint8 with values 0 ... 255"
+            f"{', or floats' if floats else ''}: scale it to 0 ... 255 and convert it to uint8"
         )
     if array.ndim == 3:
         array = array[:, None]
@@ -279,8 +279,8 @@ def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:
         array = array.transpose(0, 3, 1, 2)
     if array.ndim != 4 or not 1 <= array.shape[1] <= 4:
         raise DataError(
-            f"{what} must have the shape (N, C, H, W) with 1 to 4 channels, (N, H, W, C) with 1 or "
-            f"3, or (N, H, W), but has {array.shape}"
+            f"{what}: got shape {array.shape}; expected (N, C, H, W) with 1 to 4 channels, "
+            "(N, H, W, C) with 1 or 3, or (N, H, W)"
         )
     if array.size == 0:
         raise DataError(f"{what} holds no images: its shape is {array.shape}")

@@ -254,8 +254,8 @@ def as_source(name: str, value: Data) -> Source:
     elif hasattr(value, "__iter__"):
         remedy = "pass a data set with a length, whose items have indices"
     raise TypeError(
-        f"{name} must be a Source, such as Digits(), a data set or arrays (see InMemory), but is "
-        f"{got}: {remedy}"
+        f"{name}: got {got}; expected a Source, such as Digits(), a data set or arrays (see "
+        f"InMemory): {remedy}"
     )
 
 
@@ -294,8 +294,8 @@ def _read_samples(
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
     if not is_part(data):
         raise DataError(
-            f"{what} must be arrays (inputs, labels), or a data set with a length, but is a "
-            f"{type(data).__name__}"
+            f"{what}: got a {type(data).__name__}; expected arrays (inputs, labels), or a data set "
+            "with a length"
         )
     if is_dataset(data) and not len(data):
         raise DataError(f"{what} holds no samples")
@@ -340,8 +340,8 @@ def _read_rows(data: Any, what: str, labeled: bool) -> Iterator[list[Any]]:
     wanted = [name for name in ("image", "text") if name in columns]
     if len(wanted) != 1:
         raise DataError(
-            f"{what} must have a column `image` or `text`, and `label`, but has "
-            f"{shorten(columns)}: rename one with dataset.rename_column"
+            f"{what}: got columns {shorten(columns)}; expected `image` or `text`, and `label`: "
+            "rename one with dataset.rename_column"
         )
     if labeled and "label" in columns:
         wanted.append("label")
@@ -363,8 +363,8 @@ def _to_plain(value: Any, what: str) -> Any:
         except ValueError as error:
             raise DataError(f"{what} cannot be used ({error}): convert it to 8 bits") from error
     raise DataError(
-        f"{what} must be an image of PIL, an array, a tensor or a text, but is a "
-        f"{type(value).__name__}: convert it, with a transform for example"
+        f"{what}: got a {type(value).__name__}; expected an image of PIL, an array, a tensor or a "
+        "text: convert it, with a transform for example"
     )
 
 
@@ -381,8 +381,8 @@ def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
     if len(shapes) > 1:
         one, other = sorted(shapes)[:2]
         raise DataError(
-            f"the inputs of {what} must have one size, but {len(shapes)} sizes occur, such as "
-            f"{one} and {other}: resize them, as torchvision.transforms.Resize((32, 32)) does"
+            f"the inputs of {what}: got {len(shapes)} sizes, such as {one} and {other}; expected "
+            "one: resize them, as torchvision.transforms.Resize((32, 32)) does"
         )
     return _to_tensor(torch.stack(inputs), what)
 
@@ -390,7 +390,7 @@ def _stack(inputs: list[Any], what: str) -> Tensor | list[str]:
 def _to_tensor(values: Any, what: str) -> Tensor:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        raise DataError(f"the inputs of {what} must be numbers, but are {array.dtype}")
+        raise DataError(f"the inputs of {what}: got {array.dtype}; expected numbers")
     if array.dtype in (np.float64, np.float16):
         array = array.astype(np.float32)
     if array.ndim == 2 and not np.issubdtype(array.dtype, np.floating):

@@ -57,8 +57,9 @@ def check_finite(inputs: Inputs) -> None:
         bad = ~torch.cat(finite)
         if bad.any():
             raise DataError(
-                f"inputs must be finite, but {int(bad.sum())} of {len(inputs)} samples hold NaN or "
-                f"infinity, the first at position {int(bad.nonzero()[0])}: repair or remove them"
+                f"inputs: got NaN or infinity in {int(bad.sum())} of {len(inputs)} samples, the "
+                f"first at position {int(bad.nonzero()[0])}; expected finite numbers: repair or "
+                "remove them"
             )
 
 
@@ -70,8 +71,8 @@ def check_unit_range(inputs: Inputs, what: str) -> None:
         high = float(max(highs))
         if low < 0 or high > 1:
             raise DataError(
-                f"{what} must be uint8, or floats in [0, 1], but are {inputs.dtype} from {low:g} "
-                f"to {high:g}: convert them to uint8 in 0 ... 255, or scale them to [0, 1]"
+                f"{what}: got {inputs.dtype} from {low:g} to {high:g}; expected uint8, or floats "
+                "in [0, 1]: convert them to uint8 in 0 ... 255, or scale them to [0, 1]"
             )
 
 
@@ -80,7 +81,7 @@ def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
     kinds = [f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}" for inputs in (one, other)]
     if kinds[0] != kinds[1]:
         raise DataError(
-            f"{what} must be samples of the same shape and dtype, but are {' and '.join(kinds)}: "
+            f"{what}: got {' and '.join(kinds)}; expected samples of the same shape and dtype: "
             "choose two sources of images (usually uint8), or two of texts (int32), and convert "
             "the inputs of one, or set `size`, `channels` or `max_length`, to match"
         )

@@ -48,12 +48,12 @@ def _look_up(labels: Sequence[Any], index: Mapping[Any, int], known: str) -> Ten
         return torch.tensor([index[label] for label in labels], dtype=torch.int64)
     except KeyError as error:
         raise DataError(
-            f"labels must be {known}, but {error} is among them: correct it, or set classes of the "
-            "data module to the names of all classes"
+            f"labels: got {error}; expected {known}: correct it, or set classes of the data module "
+            "to the names of all classes"
         ) from error
 
 
-def distinct_classes(labels: Labels, what: str = "they") -> tuple[str, ...]:
+def distinct_classes(labels: Labels, what: str = "labels") -> tuple[str, ...]:
     """Return the classes that training labels name; integers must be 0, 1, 2 ... without gaps."""
     distinct: set[Any] = set(labels)
     if not all(isinstance(label, int) for label in distinct):
@@ -61,8 +61,8 @@ def distinct_classes(labels: Labels, what: str = "they") -> tuple[str, ...]:
     numbers = sorted(distinct)
     if numbers != list(range(len(numbers))):
         raise DataError(
-            f"labels must be 0 ... {len(numbers) - 1} for {len(numbers)} classes, but {what} are "
-            f"{shorten([str(label) for label in numbers])}: use class names as labels, or set "
+            f"{what}: got {shorten([str(label) for label in numbers])}; expected 0 ... "
+            f"{len(numbers) - 1} for {len(numbers)} classes: use class names as labels, or set "
             "data.classes (in .npz files an array `classes`) to the names that they index from 0"
         )
     return tuple(map(str, numbers))
@@ -76,8 +76,8 @@ def to_list(values: Any, what: str) -> Labels:
         array = array.astype(str)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.dtype.kind == "U"):
         raise DataError(
-            f"{what} must be integers or names, one for each sample, but are {array.dtype} of "
-            f"shape {array.shape}"
+            f"{what}: got {array.dtype} of shape {array.shape}; expected integers or names, one "
+            "for each sample"
         )
     labels: Labels = array.tolist()
     return labels
@@ -93,7 +93,7 @@ def name_clients(values: Any, count: int, what: str) -> Mapping[str, Any]:
         return {}
     names = [str(value).strip() for value in to_list(values, what)]
     if len(names) != count:
-        raise DataError(f"{what} must name a client for each of {count} samples, not {len(names)}")
+        raise DataError(f"{what}: got {len(names)}; expected a client for each of {count} samples")
     if "" in names:
         raise DataError(f"{what} is empty for sample {names.index('')}: name its client")
     distinct = class_names(names)

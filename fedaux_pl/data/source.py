@@ -54,15 +54,14 @@ class Examples:
     def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
         if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
             raise DataError(
-                f"{what} must be int64 of shape ({len(self.inputs)},), one for each sample, "
-                f"but are {values.dtype} of shape {tuple(values.shape)}"
+                f"{what}: got {values.dtype} of shape {tuple(values.shape)}; expected int64 of "
+                f"shape ({len(self.inputs)},), one for each sample"
             )
         low = int(values.min())
         high = int(values.max())
         if low < 0 or high >= count:
             raise DataError(
-                f"{what} must lie in 0 ... {count - 1} for {count} {names}, but run from {low} to "
-                f"{high}"
+                f"{what}: got {low} to {high}; expected 0 ... {count - 1} for {count} {names}"
             )
 
     def __len__(self) -> int:

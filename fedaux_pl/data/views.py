@@ -203,15 +203,15 @@ def check_views(images: Tensor, parameters: ViewParameters) -> int:
     is_known = images.dtype == torch.uint8 or images.is_floating_point()
     if images.ndim != 4 or images.shape[1] not in (1, 3) or not is_known:
         raise ValueError(
-            "images must be uint8, or floats in [0, 1], of shape (N, C, H, W) with 1 or 3 "
-            f"channels, but are {images.dtype} of shape {tuple(images.shape)}: convert them first"
+            f"images: got {images.dtype} of shape {tuple(images.shape)}; expected uint8, or floats "
+            "in [0, 1], of shape (N, C, H, W) with 1 or 3 channels: convert them first"
         )
     count = len(parameters.flip)
     views_per_image = max(1, count // max(1, len(images)))
     if views_per_image * len(images) != count:
         raise ValueError(
-            f"parameters must be those of {len(images)} images, equally many for each, but are "
-            f"those of {count}: sample them for this batch"
+            f"parameters: got those of {count} views; expected equally many for each of "
+            f"{len(images)} images: sample them for this batch"
         )
     return views_per_image
 

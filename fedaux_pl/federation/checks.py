@@ -54,9 +54,11 @@ def check_settings(given: Mapping[str, Any]) -> None:
     ):
         if not isinstance(value := given[name], kind):
             got = repr(value)
+            expected = f"an object such as {example}"
             if isinstance(value, type):
-                got = f"the class {value.__name__}: add parentheses and arguments"
-            raise TypeError(f"{name} must be an object such as {example}, but is {got}")
+                got = f"the class {value.__name__}"
+                expected += ": add parentheses and arguments"
+            raise TypeError(f"{name}: got {got}; expected {expected}")
     clients = given["clients"]
     is_mapping = isinstance(clients, Mapping) and len(clients) > 0
     is_allowed = is_mapping and all(is_count(count, 1) for count in clients.values())
@@ -188,7 +190,7 @@ def check_trainer(
         )
     if trainer.precision not in PRECISIONS:
         allowed = ", ".join(PRECISIONS)
-        raise ValueError(f"trainer.precision must be one of {allowed}, but is {trainer.precision}")
+        raise ValueError(f"trainer.precision: got {trainer.precision}; expected one of {allowed}")
     processes_of(trainer)  # checks the strategy
     check_options(trainer)
     if getattr(trainer.strategy, "_layer_sync", None) is not None:
@@ -197,7 +199,7 @@ def check_trainer(
         )
     every = trainer.check_val_every_n_epoch
     if every is not None and every < 1:
-        raise ValueError(f"trainer.check_val_every_n_epoch must be at least 1, but is {every}")
+        raise ValueError(f"trainer.check_val_every_n_epoch: got {every}; expected at least 1")
     _check_callbacks(trainer, architectures, has_validation, further or {})
 
 
@@ -253,8 +255,8 @@ def _check_callbacks(
             if has_validation is None:  # the data, which may name no clients, are not loaded yet
                 known = [name for name in known if "_client/" not in name]
             raise ValueError(
-                f"trainer.callbacks: {type(callback).__name__} must monitor one of "
-                f"{', '.join(known)}, but monitors {callback.monitor}{remedy}"
+                f"trainer.callbacks: monitor of {type(callback).__name__}: got {callback.monitor}; "
+                f"expected one of {', '.join(known)}{remedy}"
             )
         is_better = better.get(callback.monitor.removeprefix("val/"))
         if is_better is not None and (callback.mode == "max") != is_better:

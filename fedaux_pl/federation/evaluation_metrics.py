@@ -51,8 +51,8 @@ def read_metrics(given: str | Sequence[str] | Mapping[str, Any] | None) -> Metri
     entries = list(names.items()) if isinstance(names, Mapping) else [(name, {}) for name in names]
     if not all(isinstance(n, str) and isinstance(o, Mapping | None) for n, o in entries):
         raise ValueError(
-            "metrics must be names such as [f1, auroc], or names with options such as "
-            f"{{f1: {{average: weighted}}}}, but is {given!r}"
+            f"metrics: got {given!r}; expected names such as [f1, auroc], or names with options "
+            "such as {f1: {average: weighted}}"
         )
     chosen: MetricOptions = {}
     for given_name, given_options in entries:

@@ -49,8 +49,8 @@ def distillation_loss(
     """
     if student_logits.shape != targets.shape or student_logits.ndim != 2:
         raise ValueError(
-            "student logits and targets must both be (samples, classes), but are "
-            f"{tuple(student_logits.shape)} and {tuple(targets.shape)}"
+            f"student logits and targets: got {tuple(student_logits.shape)} and "
+            f"{tuple(targets.shape)}; expected (samples, classes) of both"
         )
     if temperature == 1 and labels is None:
         return F.kl_div(student_logits.log_softmax(dim=-1), targets, reduction="batchmean")

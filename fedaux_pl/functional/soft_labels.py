@@ -40,8 +40,8 @@ def soft_labels(logits: Tensor, scores: Tensor | None = None) -> Tensor:
     total = scores.sum(dim=0)
     if bool((scores < 0).any()) or not bool((total > 0).all()):
         raise ValueError(
-            f"scores must be at least 0 with a positive sum for each sample, but the smallest is "
-            f"{float(scores.min())} and the smallest sum {float(total.min())}: add a small xi"
+            f"scores: got {float(scores.min())} and a sum of {float(total.min())}; expected at "
+            "least 0, with a positive sum for each sample: add a small xi"
         )
     mean = torch.einsum("kn,knc->nc", scores, logits) / total[:, None]
     return mean.softmax(dim=-1)

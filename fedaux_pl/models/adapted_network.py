@@ -337,7 +337,7 @@ def _height_and_width(size: int | Sequence[int] | None) -> _Size:
         return None
     values = tuple(size) if isinstance(size, Sequence) else (size, size)
     if len(values) != 2:
-        raise ValueError(f"image_size={size!r} must be one number or (height, width).")
+        raise ValueError(f"image_size: got {size!r}; expected one number or (height, width)")
     return check_int("image_size", values[0]), check_int("image_size", values[1])
 
 

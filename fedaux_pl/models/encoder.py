@@ -147,8 +147,8 @@ class Encoder(Classifier):
         low, high = map(int, torch.aminmax(x))
         if low < 0 or high >= self.vocabulary:
             raise ValueError(
-                f"token ids must lie in 0 ... {self.vocabulary - 1}, the encoder's vocabulary, but "
-                f"run from {low} to {high}; give data and model the same tokenizer and source."
+                f"token ids: got {low} to {high}; expected 0 ... {self.vocabulary - 1}, the "
+                "encoder's vocabulary: give data and model the same tokenizer and source"
             )
 
     def _check_length(self, length: int) -> None:

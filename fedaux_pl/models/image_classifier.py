@@ -153,6 +153,6 @@ def check_pixels(x: Tensor, *, unit_range: bool, hint: str = "") -> None:
         raise ValueError("the images hold NaN or infinity; remove or repair those that do.")
     if unit_range and (low < -_ROUNDING or high > 1 + _ROUNDING):
         raise ValueError(
-            f"floating-point images must lie in [0, 1], but these run from {low:.4g} to "
-            f"{high:.4g}; pass uint8 images, or divide by 255{hint}."
+            f"floating-point images: got {low:.4g} to {high:.4g}; expected [0, 1]: pass uint8 "
+            f"images, or divide by 255{hint}"
         )

@@ -147,7 +147,7 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
     shared = {key: value for key, value in options.items() if key not in names}
     special = options.get(name, {})
     if not isinstance(special, Mapping):
-        raise TypeError(f"the options of model {name!r} must be a mapping, but are {special!r}.")
+        raise TypeError(f"the options of model {name!r}: got {special!r}; expected a mapping")
     return {**shared, **special}
 
 

@@ -13,8 +13,8 @@ def first_entry(batch: Any) -> Any:
         return batch
     if isinstance(batch, Mapping):
         raise ValueError(
-            "a batch must be inputs, or a tuple that begins with them, but is a mapping of "
-            f"{', '.join(map(str, batch))}: return tuples from the data set, or use a collate_fn"
+            f"a batch: got a mapping of {', '.join(map(str, batch))}; expected inputs, or a tuple "
+            "that begins with them: return tuples from the data set, or use a collate_fn"
         )
     return batch[0]
 
@@ -23,7 +23,7 @@ def unpack_pair(batch: Any) -> tuple[Tensor, Tensor]:
     """Return the two tensors of a batch (inputs, labels); raise a ValueError for another one."""
     if isinstance(batch, Tensor) or len(batch) < 2:
         got = "one tensor" if isinstance(batch, Tensor) else f"{len(batch)} entry"
-        raise ValueError(f"a batch must be (inputs, labels), but is {got}: add the labels")
+        raise ValueError(f"a batch: got {got}; expected (inputs, labels): add the labels")
     return first_entry(batch), batch[1]
 
 
@@ -42,15 +42,15 @@ def check_labels(labels: Tensor, num_classes: int) -> None:
     """Raise a ValueError unless labels are int64 (or uint8) of shape (N,) in 0 ... C - 1."""
     if labels.ndim != 1 or labels.dtype not in (torch.int64, torch.uint8):
         raise ValueError(
-            f"labels must be class indices of shape (N,) and dtype int64, but have shape "
-            f"{tuple(labels.shape)} and {labels.dtype}: use labels.long() for other integers, "
+            f"labels: got {labels.dtype} of shape {tuple(labels.shape)}; expected class indices of "
+            "shape (N,) and dtype int64: use labels.long() for other integers, "
             "labels.argmax(dim=1) for one-hot labels"
         )
     low, high = torch.stack(torch.aminmax(labels)).tolist() if labels.numel() else (0, 0)
     if low < 0 or high >= num_classes:
         raise ValueError(
-            f"labels must lie in 0 ... {num_classes - 1}, but run from {low} to {high}: number the "
-            "classes from 0, or change num_classes"
+            f"labels: got {low} to {high}; expected 0 ... {num_classes - 1}: number the classes "
+            "from 0, or change num_classes"
         )
 
 
@@ -62,8 +62,8 @@ def check_soft_labels(targets: Tensor, num_classes: int) -> None:
     if not has_shape or not bool((targets >= 0).all() & has_sum.all()):
         low, high = torch.stack(torch.aminmax(targets)).tolist()
         raise ValueError(
-            f"soft labels must be probabilities of shape (N, {num_classes}), at least 0 and with "
-            f"sum 1 in each row, but have shape {tuple(targets.shape)} and run from {low:.4g} to "
-            f"{high:.4g}: apply softmax(dim=-1) to logits; if they hold NaN or infinity, lower the "
+            f"soft labels: got shape {tuple(targets.shape)}, from {low:.4g} to {high:.4g}; "
+            f"expected probabilities of shape (N, {num_classes}), at least 0 and with sum 1 in "
+            "each row: apply softmax(dim=-1) to logits; if they hold NaN or infinity, lower the "
             "learning rate of the teachers"
         )

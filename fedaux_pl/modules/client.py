@@ -141,8 +141,8 @@ class ClientModule(ClassifierModule):
         super().check_batch(batch)
         if self.weighted and len(batch) < 3:
             raise ValueError(
-                "a training batch of a weighted module must be (inputs, labels, weights), but has "
-                f"{len(batch)} entries: add the weight of each sample"
+                f"a training batch of a weighted module: got {len(batch)} entries; expected "
+                "(inputs, labels, weights): add the weight of each sample"
             )
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:

@@ -23,7 +23,7 @@ def resolve_model(
     if options and "num_classes" in options:
         raise ValueError("num_classes is not one of model_options: give it as an argument")
     if isinstance(model, type):
-        raise TypeError(f"model must be an object, but is the class {model.__name__}: create one")
+        raise TypeError(f"model: got the class {model.__name__}; expected an object: create one")
     if isinstance(model, str):
         if model.startswith(_NOT_SAVED):
             raise ValueError(

@@ -111,8 +111,8 @@ class OptimizedModule(pl.LightningModule):
         super().__init__()
         if not isinstance(optimizer, OptimizerSettings):
             raise TypeError(
-                "optimizer must be an object such as OptimizerSettings('sgd', lr=0.1), but is "
-                f"{optimizer!r}"
+                f"optimizer: got {optimizer!r}; expected an object such as "
+                "OptimizerSettings('sgd', lr=0.1)"
             )
         save_arguments(self, model, ignore=["optimizer", "views"], **optimizer.plain(), **plain)
         self.optimizer_settings = optimizer

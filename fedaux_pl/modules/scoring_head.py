@@ -196,8 +196,8 @@ class ScoringHead(pl.LightningModule):
         inputs, member = unpack_pair(batch)
         if not bool(((member == 0) | (member == 1)).all()):
             raise ValueError(
-                "membership must be 1 for the client's samples and 0 for negatives, but runs from "
-                f"{member.min().item()} to {member.max().item()}: give no class labels"
+                f"membership: got {member.min().item()} to {member.max().item()}; expected 1 for "
+                "the client's samples and 0 for negatives: give no class labels"
             )
         # texts one by one: the longest of a batch changes how features of the others are rounded
         size = len(inputs) if getattr(self.backbone, "fixed_size_inputs", True) else 1

@@ -138,7 +138,7 @@ class SimCLR(SelfSupervised):
             return self.views.transform(images[local], parameters.part(local, views=2))
         if len(images) != 2:
             raise ValueError(
-                f"a batch must hold images or a pair of their views, but holds {len(images)} views"
+                f"a batch: got {len(images)} views; expected images or a pair of their views"
             )
         local = self._sharing.part(len(images[0]))
         return torch.cat([view[local] for view in images])

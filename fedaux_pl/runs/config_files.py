@@ -39,8 +39,8 @@ def complete_configs(args: Sequence[str]) -> list[str]:
         content = _read(Path(path)) if Path(path).is_file() else {}
         if "axes" in content or "grids" in content:
             raise ConfigurationError(
-                f"config must be a configuration of one run, but {path} is a file of fedaux-pl "
-                f"sweep (it has axes or grids): run fedaux-pl sweep {path}"
+                f"config: got {path}, a file of fedaux-pl sweep (it has axes or grids); expected "
+                f"a configuration of one run: run fedaux-pl sweep {path}"
             )
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
@@ -66,8 +66,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"config: {path} is not valid YAML: {reason}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(
-            f"config: {path} must hold options such as `model: {{participation: 0.4}}`, but is "
-            f"{str(content)[:40]!r}"
+            f"config: {path}: got {str(content)[:40]!r}; expected options such as `model: "
+            "{participation: 0.4}`"
         )
     return content
 
@@ -110,8 +110,8 @@ def _find_config(value: str) -> str:
     names = config_names()
     bases = ", ".join(name for name in names if "/" not in name)
     raise ConfigurationError(
-        f"config must be a YAML file, one of {bases}, or a layer such as methods/feddf, but is "
-        f"{value}{did_you_mean(name, names)}"
+        f"config: got {value}{did_you_mean(name, names)}; expected a YAML file, one of {bases}, or "
+        "a layer such as methods/feddf"
     )
 
 

@@ -34,11 +34,11 @@ _REWRITTEN = {
     r'Parser key "config": File does not exist: (.*)': r"config: the file \1 does not exist",
     r'Parser key "config": Path is not a file: (.*)': r"config: \1 is not a file",
     r'Parser key "([\w.]+)":.*Expected a path but (?:\S*/)?(\w+)\.py .*': (
-        r"\1 must be a class: give its import path, such as \2.MyClass, in place of the file \2.py"
+        r"\1: got the file \2.py; expected a class: give its import path, such as \2.MyClass"
     ),
     r"Problems parsing config: (.*)": r"config: the file is not valid YAML: \1",
     r".*argument after \*\* must be a mapping, not NoneType": (
-        "model.algorithm.privacy must be a mapping such as {epsilon: 0.1}, but is null: set "
+        "model.algorithm.privacy: got null; expected a mapping such as {epsilon: 0.1}: set "
         "model.algorithm.privacy.epsilon to null for no noise"
     ),
     r".*class_path '(?:\w+\.)*(\w+)':\s+Requirement '([^']+)' not met.*": (
@@ -127,7 +127,7 @@ def _failed_import(message: str, key: str) -> str:
     match = re.search(r"Unable to load config '(.*?)'", message)
     if match:
         mapping = f"a mapping such as {{name: value}}, or an option of it --{key}.NAME"
-        return f"{key} must be {mapping}, but is {match[1]}"
+        return f"{key}: got {match[1]}; expected {mapping}"
     return ""
 
 
@@ -140,7 +140,8 @@ def _wrong_class(reason: str, key: str, names: Sequence[str]) -> str:
     pattern = r"(?:import path string:|subclass of \w+\. Got value:|Import path) (\S+)"
     match = re.search(pattern, reason)
     if names and match:
-        return f"{key} must be {allowed}, but is {match[1]}{did_you_mean(match[1], names)}"
+        meant = did_you_mean(match[1], names)
+        return f"{key}: got {match[1]}{meant}; expected {allowed}"
     return ""
 
 
@@ -177,7 +178,7 @@ def _wrong_value(reason: str, key: str, meanings: Mapping[str, str]) -> str:
     allowed = meanings.get(key) or _allowed_values(reason)
     if not (key and value and allowed):
         return ""
-    return f"{key} must be {allowed}, but is {'not set' if value[1] == 'None' else value[1]}"
+    return f"{key}: got {'nothing' if value[1] == 'None' else value[1]}; expected {allowed}"
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -170,8 +170,8 @@ class FederationCLI(LightningCLI):
         for name, rounds in (("epochs", settings.max_epochs), ("steps", settings.max_steps)):
             if rounds is not None and rounds < 1 and rounds != -1:
                 parser.error(
-                    f"trainer.max_{name}, the number of rounds, must be at least 1, or -1 for no "
-                    f"limit, but is {rounds}: `fedaux-pl pretrain` runs no rounds"
+                    f"trainer.max_{name}: got {rounds}; expected at least 1 round, or -1 for no "
+                    "limit: `fedaux-pl pretrain` runs no rounds"
                 )
 
     def before_instantiate_classes(self) -> None:
@@ -281,7 +281,7 @@ class ConfigResolver(FederationCLI):
 
 
 def _refuse(parser: LightningArgumentParser, name: str, value: object) -> None:
-    parser.error(f"{name} must be {_MEANINGS[name]}, but is {str(value).lower()}")
+    parser.error(f"{name}: got {str(value).lower()}; expected {_MEANINGS[name]}")
 
 
 def _as_list(given: Any) -> list[Any]:

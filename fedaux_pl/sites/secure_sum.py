@@ -69,7 +69,7 @@ _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
 def signing_key(name: str) -> Ed25519PrivateKey:
     """Return the signing key of a site on this machine, created at the first call."""
     if not is_name(name):
-        raise ConfigurationError(f"the name of a site must {NAME}, but is {name!r}")
+        raise ConfigurationError(f"the name of a site: got {name!r}; expected to {NAME}")
     path = state_folder() / "signing" / f"{name}.key"
     create_secret(path, _KEY_BYTES)
     content = path.read_bytes()
@@ -176,8 +176,11 @@ class Member:
         self, name: str, key: Ed25519PrivateKey, pins: Mapping[str, str], colluders: int = 1
     ) -> None:
         check_setting("colluders", colluders, colluders >= 1, "be at least 1")
-        if any(not re.fullmatch("[0-9a-f]{64}", text) for text in pins.values()):
-            raise ConfigurationError("pins must be 64 hex digits: see fedaux-pl sites pin")
+        for text in pins.values():
+            if not re.fullmatch("[0-9a-f]{64}", text):
+                raise ConfigurationError(
+                    f"pins: got {text!r}; expected 64 hex digits: see fedaux-pl sites pin"
+                )
         if len(set(pins.values())) < len(pins):  # its owner would count as one colluder
             raise ConfigurationError("two sites have the same pin: each needs a key of its own")
         if pins and pins.get(name) != pin(key):

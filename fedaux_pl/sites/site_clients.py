@@ -73,8 +73,8 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
         )
     if data.holds != "public":
         raise ConfigurationError(
-            f"data.holds must be public at the server of sites, but is {data.holds}: set "
-            "data.holds to public (fedaux-pl sites init writes it to sites.yaml)"
+            f"data.holds: got {data.holds}; expected public at the server of sites: set it there "
+            "(fedaux-pl sites init writes it to sites.yaml)"
         )
     adapt(federation, sites.rehearsal)
     data.site_names = list(sites.names)

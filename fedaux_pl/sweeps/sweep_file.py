@@ -159,7 +159,7 @@ def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: lis
     _require("title" in parts, "title is missing: say in one line what the sweep measures")
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
-    _require(split_metric(metric)[0] in _METRICS, f"metric must be {wanted}, but is {metric}")
+    _require(split_metric(metric)[0] in _METRICS, f"metric: got {metric}; expected {wanted}")
     first, *others = axes
     default = [{"name": "accuracy", "rows": [first], "columns": others}]
     return Sweep(
@@ -218,7 +218,7 @@ def _expand(
 def _seeds(parts: Mapping[str, Any]) -> list[int]:
     seeds = _typed(parts.get("seeds", ["0"]), list, "seeds")
     are_integers = seeds and all(str(seed).isdecimal() for seed in seeds)
-    problem = f"seeds must be a list of integers from 0 on, but is {_as_text(seeds)}"
+    problem = f"seeds: got {_as_text(seeds)}; expected a list of integers from 0 on"
     _require(are_integers, problem)
     return [int(seed) for seed in seeds]
 
@@ -349,7 +349,7 @@ def _check_published(sweep: Sweep) -> None:
             _check_names(where, _typed(values, dict, where), sweep.axes[axis])
         levels = list(itertools.chain(*(values.values() for values in levels)))
     for value in levels:
-        problem = f"values must end in numbers after its axes, but has {value} there"
+        problem = f"values: got {value}; expected numbers after its axes"
         _require(isinstance(value, str), f"published: {problem}")
 
 
@@ -362,12 +362,12 @@ def _check_names(where: str, given: Iterable[str], known: Collection[str]) -> No
     for name in given:
         if name not in list(known):  # a list is no key
             got = f"{_as_text(name)}{did_you_mean(_as_text(name), known)}"
-            raise ConfigurationError(f"{where} must be one of {', '.join(known)}, but is {got}")
+            raise ConfigurationError(f"{where}: got {got}; expected one of {', '.join(known)}")
 
 
 def _typed(value: Any, kind: type, name: str) -> Any:
     form = "a mapping such as {name: value}" if kind is dict else "a list such as [a, b]"
-    _require(isinstance(value, kind), f"{name} must be {form}, but is {_as_text(value)}")
+    _require(isinstance(value, kind), f"{name}: got {_as_text(value)}; expected {form}")
     return value
 
 

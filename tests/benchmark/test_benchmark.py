@@ -89,9 +89,9 @@ def test_benchmark_writes_its_file_and_nothing_else(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--rounds=0"], "rounds must be at least 1, but is 0"),
-        (["--warmup=-1"], "warmup must be at least 0, but is -1"),
-        (["--pretraining_steps=0"], "pretraining_steps must be at least 1, but is 0"),
+        (["--rounds=0"], "rounds: got 0; expected at least 1"),
+        (["--warmup=-1"], "warmup: got -1; expected at least 0"),
+        (["--pretraining_steps=0"], "pretraining_steps: got 0; expected at least 1"),
         (["--ckpt_path=last"], "leave out ckpt_path"),
     ],
 )

@@ -238,7 +238,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
         ("--data.auxiliary=null", "FedAUX needs auxiliary data: set data.auxiliary"),
         ("--trainer.strategy=foo", "invalid strategy"),
         ("--trainer.strategy=fsdp", "requires a GPU"),
-        ("--trainer.devices=2 --trainer.strategy=ddp", "trainer.strategy must be auto"),
+        (
+            "--trainer.devices=2 --trainer.strategy=ddp",
+            "trainer.strategy: got DDPStrategy; expected auto",
+        ),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val"),
         ("--data.private=CIFAR10 --data.private.root=nowhere", "missing data: cifar-10-python"),
         ("--data.auxiliary=ImageFolder --data.auxiliary.root=nowhere", "No folder of images was"),
@@ -311,8 +314,8 @@ def test_help_names_the_verbs_and_where_to_read_on(capsys):
 def test_an_unknown_verb_is_told_the_verbs(verb, meant, capsys):
     assert main([verb, "--config=a.yaml"]) == 2
     assert (
-        "verb must be one of fit, validate, test, predict, pretrain, benchmark, export, compare, "
-        f"sweep, report, sites, site, but is {verb!r} (did you mean {meant}?)"
+        f"verb: got {verb!r} (did you mean {meant}?); expected one of fit, validate, test, "
+        "predict, pretrain, benchmark, export, compare, sweep, report, sites, site"
     ) in capsys.readouterr().err
 
 

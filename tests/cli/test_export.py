@@ -155,7 +155,7 @@ def test_a_folder_with_files_is_not_overwritten_unless_asked(run, tmp_path, caps
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["RUN", "--format=onnxx"], "format must be one of safetensors, onnx, but is 'onnxx'"),
+        (["RUN", "--format=onnxx"], "format: got 'onnxx'; expected one of safetensors, onnx"),
         (["RUN", "--formt=onnx"], "there is no option --formt"),
         ([], "the run is missing: give its folder, a checkpoint, or 'last'"),
     ],

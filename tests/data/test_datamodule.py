@@ -196,10 +196,14 @@ def pixels(low=0.0, high=1.0, seed=0):
         (
             Digits(),
             Glosses(),
-            r"uint8 of shape \(1, 8, 8\) and torch.int32 of shape \(32,\): c",
+            r"uint8 of shape \(1, 8, 8\) and torch.int32 of shape \(32,\); expected",
         ),
-        (Digits(), Given(pixels()), r"uint8 .*\.float32 of shape \(1, 8, 8\): choose .* convert"),
-        (Digits(), Digits(size=6), r"\(1, 6, 6\): .* set `size`, `channels` or `max_length`"),
+        (
+            Digits(),
+            Given(pixels()),
+            r"uint8 .*\.float32 of shape \(1, 8, 8\); .*: choose .* convert",
+        ),
+        (Digits(), Digits(size=6), r"\(1, 6, 6\); .* set `size`, `channels` or `max_length`"),
     ],
 )
 def test_private_and_auxiliary_data_are_of_one_kind(private, auxiliary, message):
@@ -239,7 +243,7 @@ def test_integer_labels_index_the_agreed_classes(make, dtype, tmp_path):
         assert data.client(0).targets.tolist() == [6, 7, 9, 6] == data.test_examples.labels.tolist()
         assert data.classes == tuple(classes)
         assert data.private.class_order == classes  # its form is part of cache keys of texts
-        with pytest.raises(DataError, match="labels must"):
+        with pytest.raises(DataError, match="labels: got"):
             ready(private=make(labels + 1, tmp_path), auxiliary=None, classes=classes)
 
 
@@ -251,7 +255,7 @@ def test_names_of_integers_are_names_where_labels_are_text(tmp_path):
             )
             assert [classes[i] for i in data.test_examples.labels] == list("1797")
     # whatever its labels, a table of another site is read alike
-    with pytest.raises(DataError, match=r"labels must be the classes 1, 2, .* but '0' is among"):
+    with pytest.raises(DataError, match="labels: got '0'; expected the classes 1, 2, "):
         ready(private=of_table([0, 1], tmp_path), auxiliary=None, classes=["1", "2", "3"])
 
 
@@ -276,17 +280,17 @@ def test_a_single_class_is_refused():
 def test_pixels_that_no_model_expects():
     bad = pixels()
     bad[3, 0, 2, 2] = float("nan")
-    with pytest.raises(DataError, match=r"1 of 16 samples hold NaN or infinity, .* position 3"):
+    with pytest.raises(DataError, match=r"got NaN or infinity in 1 of 16 samples, .* position 3"):
         Given(bad).train()
     usual = create_model("resnet8", 2, in_channels=1, width=0.125)
     plain = create_model("resnet8", 2, in_channels=1, width=0.125, mean=0.0, std=1.0)
     for inputs in (pixels(high=255.0), pixels(low=-1.0)):
         module = FederatedDataModule(Given(inputs), Given(inputs + 1e-3), num_clients=2)
         module.setup()
-        with pytest.raises(ValueError, match=r"must lie in \[0, 1\], but these run from"):
+        with pytest.raises(ValueError, match=r"images: got .*; expected \[0, 1\]"):
             module.check_model(usual)
         module.check_model(plain)  # for images that are normalized already
-        with pytest.raises(DataError, match="images to learn h_0 from by SimCLR must be"):
+        with pytest.raises(DataError, match="images to learn h_0 from by SimCLR: got"):
             module.pretrain_batches(4)
     good = FederatedDataModule(Given(pixels()), Given(pixels(seed=1)), num_clients=2)
     good.setup()
@@ -379,7 +383,7 @@ def test_given_validation_data():
     assert any(inputs is given.inputs for inputs in module.all_inputs)
     with pytest.raises(DataError, match=r"Sites gives 12 validation samples, but .* 0\.1"):
         ready(private=Sites(validation=given), validation_fraction=0.1)
-    with pytest.raises(DataError, match="private training and validation data must be"):
+    with pytest.raises(DataError, match="private training and validation data: got"):
         ready(private=Sites(validation=Counting(12, (1, 3, 3)).train()))
     with pytest.raises(DataError, match="no labels for its validation data"):
         ready(private=Sites(validation=Counting(12, labeled=False).train()))

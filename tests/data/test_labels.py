@@ -24,11 +24,11 @@ def test_names_are_sorted_and_integers_by_value(values, clients, names):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["a", "b"], "site must name a client for each of 3 samples, not 2"),
+        (["a", "b"], "site: got 2; expected a client for each of 3 samples"),
         ([[1], [2], [3]], r"of shape \(3, 1\)"),
-        ([0.5, 1.0, 2.0], "must be integers or names, .* but are float64"),
-        ([True, False, True], "are bool"),
-        ([None, "a", "b"], "are object"),
+        ([0.5, 1.0, 2.0], "got float64 .*; expected integers or names"),
+        ([True, False, True], "got bool"),
+        ([None, "a", "b"], "got object"),
         (["a", " ", "b"], "site is empty for sample 1"),
     ],
 )

@@ -68,7 +68,7 @@ def test_silos_inside_silos_keep_their_test_data():
         ([A, (None, B[1])], r"client 'client 1' has no training data: add some, or leave it out"),
         ([A, (part(0, 0, []), B[1])], r"client 'client 1': .* holds no images"),
         ([(A[0], None), (B[0], None)], r"this Silos has no test data: pass a pair"),
-        ([A, Digits()], r"the clients' data must be samples of the same shape"),
+        ([A, Digits()], r"the clients' data: got .*; expected samples of the same shape"),
     ],
 )
 def test_unsuitable_clients(private, message):

@@ -8,13 +8,13 @@ from fedaux_pl.errors import DataError
 @pytest.mark.parametrize(
     ("what", "values", "message"),
     [
-        ("labels", [0, 2], r"0 ... 1 for 2 classes, but run from 0 to 2"),
-        ("labels", [-1, 0], "run from -1 to 0"),
-        ("labels", [0], r"labels must be int64 of shape \(2,\), one for each sample"),
-        ("labels", [0.0, 1.0], "but are torch.float32"),
-        ("clients", [0, 1, 1], r"clients must be int64 of shape \(2,\), one for each"),
-        ("clients", [0.0, 1.0], "but are torch.float32"),
-        ("clients", [0, 2], r"must lie in 0 \.\.\. 1 for 2 client names, .* 0 to 2"),
+        ("labels", [0, 2], r"got 0 to 2; expected 0 ... 1 for 2 classes"),
+        ("labels", [-1, 0], "got -1 to 0"),
+        ("labels", [0], r"labels: .*; expected int64 of shape \(2,\), one for each sample"),
+        ("labels", [0.0, 1.0], "got torch.float32"),
+        ("clients", [0, 1, 1], r"clients: .*; expected int64 of shape \(2,\), one for each"),
+        ("clients", [0.0, 1.0], "got torch.float32"),
+        ("clients", [0, 2], r"got 0 to 2; expected 0 \.\.\. 1 for 2 client names"),
     ],
 )
 def test_labels_and_clients_are_checked(what, values, message):

@@ -284,7 +284,7 @@ def test_folders_that_are_no_clients(tmp_path, sites, picture):
     with pytest.raises(DataError, match=r"a/loose\.png is in no class folder: .* `clients: null`"):
         source.train()
     picture("flat/1.png")
-    with pytest.raises(DataError, match=r"must hold a folder for each client, .* holds images"):
+    with pytest.raises(DataError, match=r"got images; expected a folder for each client"):
         ImageFolder(tmp_path / "flat", clients="first_level").train()
     (tmp_path / "sites/c").mkdir()
     with pytest.raises(DataError, match="hold no images: c"):

@@ -79,17 +79,17 @@ def test_test_data_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"train_x": IMAGES / 255}, "but is float64: scale it to 0 ... 255"),
-        ({"train_x": IMAGES[:, 0, 0]}, r"'train_x' in /.* but has \(4, 8\)"),
-        ({"train_x": np.zeros((4, 8, 8, 7), np.uint8)}, r"1 to 4 channels.*\(4, 8, 8, 7\)"),
+        ({"train_x": IMAGES / 255}, "got float64; .*: scale it to 0 ... 255"),
+        ({"train_x": IMAGES[:, 0, 0]}, r"'train_x' in /.* got shape \(4, 8\)"),
+        ({"train_x": np.zeros((4, 8, 8, 7), np.uint8)}, r"\(4, 8, 8, 7\).*1 to 4 channels"),
         ({"train_x": np.array([None, {}], dtype=object)}, "Object arrays .* images of one size"),
         ({"train_x": IMAGES[:, :, :0]}, r"no images: its shape is \(4, 3, 0, 8\)"),
-        ({"train_y": np.zeros(4)}, "integers or names, .* but are float64"),
-        ({"train_y": np.zeros(3, int)}, r"'train_y' in /.*: labels must .* \(4,\)"),
-        ({"train_y": np.zeros(0, int)}, "labels must be int64 of shape"),
-        ({"classes": np.array("ab")}, r"'classes' .* names, .* of shape \(\)"),
-        ({"classes": np.array(["a", "b"])}, r"labels must be 0 \.\.\. 1 .*\(a, b\).* 2 is among"),
-        ({"train_client": np.array([0, 1])}, r"'train_client' in .* each of 4 samples, not 2"),
+        ({"train_y": np.zeros(4)}, "got float64 .*; expected integers or names"),
+        ({"train_y": np.zeros(3, int)}, r"'train_y' in /.*: labels: got .*; expected .* \(4,\)"),
+        ({"train_y": np.zeros(0, int)}, "labels: got .*; expected int64 of shape"),
+        ({"classes": np.array("ab")}, r"'classes' .* of shape \(\); expected .* names"),
+        ({"classes": np.array(["a", "b"])}, r"labels: got 2; expected 0 \.\.\. 1 .*\(a, b\)"),
+        ({"train_client": np.array([0, 1])}, r"'train_client' in .* got 2; .* each of 4 samples"),
     ],
 )
 def test_unsuitable_arrays(tmp_path, arrays, message):
@@ -104,7 +104,7 @@ def test_unsuitable_arrays(tmp_path, arrays, message):
 def test_labels_with_gaps_are_refused_without_names(tmp_path, labels, found):
     arrays = {"train_x": IMAGES, "train_y": np.array(labels)}
     message = (
-        rf"^labels must be 0 \.\.\. .* those of 'train_y' in /\S* are {found}: "
+        rf"^labels of 'train_y' in /\S*: got {found}; expected 0 \.\.\. "
         r".* or set data\.classes .* `classes`"
     )
     source = NpzImages(write(tmp_path / "a.npz", **arrays, test_x=IMAGES, test_y=np.arange(4)))

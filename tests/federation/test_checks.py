@@ -35,8 +35,11 @@ def check(has_validation=False, **options):
         ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches is 2"),
         ({"limit_train_batches": 0}, "trainer.limit_train_batches is 0.*: leave it out"),
         ({"limit_train_batches": 0.5}, "trainer.limit_train_batches is 0.5, but has no meaning"),
-        ({"check_val_every_n_epoch": 0}, "trainer.check_val_every_n_epoch must be at least 1, but"),
-        ({"precision": "bf16-true"}, "trainer.precision must be one of .*, but is bf16-true"),
+        (
+            {"check_val_every_n_epoch": 0},
+            "trainer.check_val_every_n_epoch: got 0; expected at least 1",
+        ),
+        ({"precision": "bf16-true"}, "trainer.precision: got bf16-true; expected one of"),
         (
             {"strategy": "client_parallel", "devices": 2, "sync_batchnorm": True},
             "trainer.sync_batchnorm is true",
@@ -47,21 +50,21 @@ def check(has_validation=False, **options):
         ),
         (
             {"callbacks": EarlyStopping("val_loss")},
-            "EarlyStopping must monitor one of accuracy, accuracy/resnet8, accuracy/shufflenet, "
-            "client_loss/mean, distillation_loss/resnet8, distillation_loss/shufflenet, but "
-            "monitors val_loss",
+            "monitor of EarlyStopping: got val_loss; expected one of accuracy, accuracy/resnet8, "
+            "accuracy/shufflenet, client_loss/mean, distillation_loss/resnet8, "
+            "distillation_loss/shufflenet$",
         ),
         (
             {"callbacks": EarlyStopping("val/accuracy")},
-            "but monitors val/accuracy: set data.validation_fraction, e.g. to 0.1",
+            "got val/accuracy; .*: set data.validation_fraction, e.g. to 0.1",
         ),
         (
             {"callbacks": EarlyStopping("accuracy"), "has_validation": True},
-            r"must monitor one of val/accuracy, .*, but monitors accuracy \(did you mean val/acc",
+            r"got accuracy; expected one of val/accuracy, .* \(did you mean val/acc",
         ),
         (
             {"callbacks": ModelCheckpoint(monitor="acuracy")},
-            r"ModelCheckpoint must monitor one of .*, but monitors acuracy \(did you mean acc",
+            r"ModelCheckpoint: got acuracy; expected one of .* \(did you mean acc",
         ),
         (
             {"callbacks": EarlyStopping("val/accuracy"), "has_validation": True},
@@ -123,7 +126,9 @@ def test_a_federation_checks_its_trainer(tmp_path):
     """Options before Lightning does."""
     with pytest.raises(ValueError, match=r"trainer.gradient_clip_val is 2, but .*leave it out"):
         fit(tmp_path, create(), 1, gradient_clip_val=2)
-    with pytest.raises(ValueError, match=r"must monitor one of accuracy, accuracy/resnet8, .* but"):
+    with pytest.raises(
+        ValueError, match=r"got val_loss; expected one of accuracy, accuracy/resnet8"
+    ):
         fit(tmp_path, create(), 1, callbacks=[EarlyStopping("val_loss")])
 
 

@@ -31,9 +31,9 @@ class Floats(FewDigits):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Floats(pixel=torch.nan), "hold NaN or infinity"),
-        (Floats(factor=1.0), r"must lie in \[0, 1\], but these run from 0 to 255"),
-        (Floats(pixel=-1.0), r"must lie in \[0, 1\], but these run from -1 to 1"),
+        (Floats(pixel=torch.nan), "got NaN or infinity"),
+        (Floats(factor=1.0), r"got 0 to 255; expected \[0, 1\]"),
+        (Floats(pixel=-1.0), r"got -1 to 1; expected \[0, 1\]"),
     ],
 )
 def test_images_that_would_be_misread_are_refused_before_any_training(tmp_path, source, message):

@@ -128,16 +128,16 @@ def test_models_that_can_train_on_one_sample(tmp_path, options):
     [
         (
             {"algorithm": FedAvg},
-            r"algorithm must be an object such as FedAUX\(\), but is the class F",
+            r"algorithm: got the class F.*; expected an object such as FedAUX\(\): add par",
         ),
-        ({"algorithm": "FedAvg"}, "algorithm must be an object such as .*, but is 'FedAvg'"),
+        ({"algorithm": "FedAvg"}, "algorithm: got 'FedAvg'; expected an object such as"),
         (
             {"local": LocalTraining},
-            "local must be an object such as .*, but is the class LocalTrain",
+            "local: got the class LocalTraining; expected an object such as",
         ),
-        ({"local": Distillation()}, r"local must be .*LocalTraining.*, but is Distillation\("),
-        ({"distillation": {"epochs": 1}}, "distillation must be an object .* but is {'epochs': 1}"),
-        ({"pretraining": None}, "pretraining must be an object .* but is None"),
+        ({"local": Distillation()}, r"local: got Distillation\(.*; expected .* LocalTraining"),
+        ({"distillation": {"epochs": 1}}, "distillation: got {'epochs': 1}; expected an object"),
+        ({"pretraining": None}, "pretraining: got None; expected an object"),
     ],
 )
 def test_a_class_in_place_of_an_object(options, message):

@@ -49,9 +49,9 @@ def test_a_class_that_is_constant_over_the_public_data_is_only_centered():
     [
         (torch.zeros(2, 3), None, r"got \(2, 3\); .*\(teachers, samples, classes\)"),
         (torch.zeros(0, 3, 2), None, "with at least one teacher"),
-        (torch.zeros(1, 2, 2), torch.tensor([[1.0, -1.0]]), "smallest is -1.0"),
-        (torch.zeros(1, 2, 2), torch.tensor([[1.0, 0.0]]), "smallest sum 0.0"),
-        (torch.zeros(1, 2, 2), torch.tensor([[math.nan, 1.0]]), "smallest sum nan"),
+        (torch.zeros(1, 2, 2), torch.tensor([[1.0, -1.0]]), "scores: got -1.0"),
+        (torch.zeros(1, 2, 2), torch.tensor([[1.0, 0.0]]), "a sum of 0.0; expected"),
+        (torch.zeros(1, 2, 2), torch.tensor([[math.nan, 1.0]]), "a sum of nan; expected"),
     ],
 )
 def test_soft_labels_refuse(logits, scores, message):

@@ -52,8 +52,8 @@ IMAGES = torch.linspace(0, 1, 192).view(1, 3, 8, 8)
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (IMAGES * 255, r"must lie in \[0, 1\], but these run from 0 to 255; .* mean=0, std=1"),
-        (IMAGES - 0.5, r"must lie in \[0, 1\], but these run from -0.5 to 0.5"),
+        (IMAGES * 255, r"got 0 to 255; expected \[0, 1\]: .* mean=0, std=1"),
+        (IMAGES - 0.5, r"got -0.5 to 0.5; expected \[0, 1\]"),
         (IMAGES.where(IMAGES > 0, torch.nan), "the images hold NaN or infinity"),
         (IMAGES / 0, "the images hold NaN or infinity"),
         (IMAGES[:, :1], r"got \(1, 1, 8, 8\)"),

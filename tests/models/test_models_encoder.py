@@ -233,8 +233,8 @@ def test_a_missing_or_empty_folder(tmp_path):
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.full((2, 5), 60), "0 ... 59, the encoder's vocabulary, but run from 60"),
-        (torch.full((2, 5), -1), "run from -1"),
+        (torch.full((2, 5), 60), "got 60 to 60; expected 0 ... 59, the encoder's vocabulary"),
+        (torch.full((2, 5), -1), "got -1 to -1"),
         (torch.ones(2, 41, dtype=torch.int32), "longer than the 40"),
         (torch.zeros(2, 5), "token ids of shape"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "choose a data source for text"),

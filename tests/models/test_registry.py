@@ -84,5 +84,5 @@ def test_misspelled_names(name, options, error, message):
 
 
 def test_the_options_of_one_model_are_a_mapping():
-    with pytest.raises(TypeError, match="options of model 'resnet8' must be a mapping, but are 3"):
+    with pytest.raises(TypeError, match="options of model 'resnet8': got 3; expected a mapping"):
         registry.options_of("resnet8", ["resnet8"], {"resnet8": 3})

@@ -66,7 +66,7 @@ def test_the_loss_of_a_weighted_module_is_a_naive_sum(trainer, digits):
         targets = torch.full((10,), 0.01).index_fill(0, label, 0.91)
         total -= float(weight * (targets * logits.log_softmax(dim=0)).sum())
     assert client.training_step((x, y, weights), 0).item() == pytest.approx(total / 8, rel=1e-5)
-    with pytest.raises(ValueError, match=r"must be \(inputs, labels, weights\), but has 2 entries"):
+    with pytest.raises(ValueError, match=r"got 2 entries; expected \(inputs, labels, weights\)"):
         trainer().fit(client.train(), loader(x, y))
 
 
@@ -232,10 +232,10 @@ def test_predictions_are_probabilities(trainer, digits):
     [
         ({"mu": -1.0}, "mu: got -1.0; expected to be at least 0"),
         ({"trained": "tail"}, "got 'tail'; expected to be full or head"),
-        ({"optimizer": "sgd"}, r"such as OptimizerSettings\('sgd', lr=0.1\), but is 'sgd'"),
+        ({"optimizer": "sgd"}, r"got 'sgd'; expected an object such as OptimizerSettings\("),
         (
             {"model": Own, "num_classes": 9},
-            "model must be an object, but is the class Own: create one",
+            "model: got the class Own; expected an object: create one",
         ),
         ({"model": "resnet9"}, r"unknown model 'resnet9' \(did you mean resnet8\?\)"),
         ({"mu": None}, "mu: got None; expected to be at least 0"),
@@ -255,15 +255,15 @@ LABELS = torch.tensor([0, 3, 9, 1])
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ((IMAGES, LABELS - 1), "labels must lie in 0 ... 9, but run from -1 to 8: number the cl"),
-        ((IMAGES, LABELS.float()), r"labels must be class .* shape \(4,\) and torch.float32"),
-        ((IMAGES, LABELS[:, None]), r"labels must be class .* shape \(4, 1\) and torch.int64"),
+        ((IMAGES, LABELS - 1), "labels: got -1 to 8; expected 0 ... 9: number the cl"),
+        ((IMAGES, LABELS.float()), r"labels: got torch.float32 of shape \(4,\); expected class"),
+        ((IMAGES, LABELS[:, None]), r"labels: got torch.int64 of shape \(4, 1\); expected class"),
         ((IMAGES.where(IMAGES > 0, torch.nan), LABELS), "inputs hold NaN or infinity: remove or"),
-        ((IMAGES * 255, LABELS), r"images must lie in \[0, 1\], but these run from 0 to 255; pass"),
-        ((IMAGES * 4 - 2, LABELS), r"run from -2 to 2; .* mean=0, std=1 for images that are stan"),
-        ((IMAGES,), r"a batch must be \(inputs, labels\), but is 1 entry: add the labels"),
-        ({"image": IMAGES, "label": LABELS}, "a batch .* but is a mapping of image, label: return"),
-        (IMAGES, r"a batch must be \(inputs, labels\), but is one tensor: add the labels"),
+        ((IMAGES * 255, LABELS), r"images: got 0 to 255; expected \[0, 1\]: pass"),
+        ((IMAGES * 4 - 2, LABELS), r"got -2 to 2; .* mean=0, std=1 for images that are stan"),
+        ((IMAGES,), r"a batch: got 1 entry; expected \(inputs, labels\): add the labels"),
+        ({"image": IMAGES, "label": LABELS}, "a batch: got a mapping of image, label; .*: return"),
+        (IMAGES, r"a batch: got one tensor; expected \(inputs, labels\): add the labels"),
     ],
 )
 def test_refused_batches(batch, message):
@@ -273,16 +273,16 @@ def test_refused_batches(batch, message):
 
 def test_batches_are_refused_under_a_trainer(trainer):
     data = loader(IMAGES, LABELS + 1)
-    with pytest.raises(ValueError, match="but run from 1 to 10: number the classes from 0"):
+    with pytest.raises(ValueError, match=r"got 1 to 10; .*: number the classes from 0"):
         trainer().fit(small(), data)
-    with pytest.raises(ValueError, match="but run from 1 to 10: number the classes from 0"):
+    with pytest.raises(ValueError, match=r"got 1 to 10; .*: number the classes from 0"):
         trainer().validate(small(), data, verbose=False)
 
 
 def test_images_beyond_the_unit_range_are_refused_without_training(trainer):
     """They are not scaled: 255 may be an outlier of standardized images."""
     unscaled = IMAGES * 255
-    message = r"images must lie in \[0, 1\], but these run from 0 to 255"
+    message = r"images: got 0 to 255; expected \[0, 1\]"
     for module in (small(), DistillationModule("resnet8", 10, model_options=SMALL)):
         with pytest.raises(ValueError, match=message):
             module(unscaled)

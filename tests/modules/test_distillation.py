@@ -67,14 +67,17 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (torch.randn(4, 10), r"must be probabilities .* run from .*: apply softmax\(dim=-1\) to"),
-        (torch.rand(4, 10), r"sum 1 in each row, but have shape \(4, 10\) and run from 0"),
+        (
+            torch.randn(4, 10),
+            r"got shape .*; expected probabilities .*: apply softmax\(dim=-1\) to",
+        ),
+        (torch.rand(4, 10), r"got shape \(4, 10\), from 0.* with sum 1 in each row: apply"),
         (
             torch.full((4, 10), torch.nan),
-            "run from nan to nan: .* NaN or infinity, lower the learning rate",
+            "from nan to nan; .* NaN or infinity, lower the learning rate",
         ),
-        (torch.full((4, 5), 0.2), r"probabilities of shape \(N, 10\), .* but have shape \(4, 5"),
-        (torch.arange(4), r"probabilities of shape \(N, 10\), .* but have shape \(4,\)"),
+        (torch.full((4, 5), 0.2), r"got shape \(4, 5\), .* probabilities of shape \(N, 10\)"),
+        (torch.arange(4), r"got shape \(4,\), .* probabilities of shape \(N, 10\)"),
     ],
 )
 def test_soft_labels_that_are_not_probabilities(targets, message):

@@ -63,7 +63,7 @@ def test_batches_of_all_kinds(digits):
     x = digits.auxiliary()[:8]
     for batch in (x, [x], (x, torch.zeros(8)), ([x, x], torch.zeros(8), ["name"] * 8)):
         assert model.training_step(batch, 0).isfinite()
-    with pytest.raises(ValueError, match="holds 3 views"):
+    with pytest.raises(ValueError, match="got 3 views"):
         model.training_step(([x, x, x],), 0)
 
 
@@ -161,11 +161,11 @@ UNIT = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8)
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (UNIT * 255, r"images must lie in \[0, 1\], but these run from 0 to 255; pass uint8 imag"),
-        ((UNIT * 2 - 1,), r"images must lie in \[0, 1\], but these run from -1 to 1"),
+        (UNIT * 255, r"images: got 0 to 255; expected \[0, 1\]: pass uint8 imag"),
+        ((UNIT * 2 - 1,), r"images: got -1 to 1; expected \[0, 1\]"),
         (UNIT.where(UNIT > 0, torch.nan), "the images hold NaN or infinity"),
-        (((UNIT, UNIT * 2 - 1),), r"but these run from -1 to 1; .* mean=0, std=1"),  # two views
-        ({"image": UNIT}, "a batch must be inputs, .* but is a mapping of image: return tuples"),
+        (((UNIT, UNIT * 2 - 1),), r"got -1 to 1; .* mean=0, std=1"),  # two views
+        ({"image": UNIT}, "a batch: got a mapping of image; expected inputs, .*: return tuples"),
     ],
 )
 def test_refused_batches(batch, message):
@@ -174,7 +174,7 @@ def test_refused_batches(batch, message):
 
 
 def test_images_beyond_the_unit_range_are_refused_without_training(trainer):
-    message = r"images must lie in \[0, 1\], but these run from 0 to 255"
+    message = r"images: got 0 to 255; expected \[0, 1\]"
     data = loader(UNIT * 255, torch.arange(4))
     with pytest.raises(ValueError, match=message):
         small()(UNIT * 255)

@@ -102,8 +102,11 @@ def test_options_without_classes(key):
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["other=Foo"], "model.other must be one of Euclidean, Minkowski, or the import path of "),
-        (["algorithm=Clusters", "algorithm.distance=Foo"], ", but is Foo"),
+        (
+            ["other=Foo"],
+            "model.other: got Foo; expected one of Euclidean, Minkowski, or the import path",
+        ),
+        (["algorithm=Clusters", "algorithm.distance=Foo"], ": got Foo; expected one of "),
         (
             ["algorithm=own.Method"],
             "model.algorithm: cannot import own.Method (No module named 'own'): add its folder to "
@@ -122,11 +125,11 @@ def test_options_without_classes(key):
         ),
         (
             ["other=Minkowski", "other.power=much"],
-            "model.other.power must be an integer, but is much",
+            "model.other.power: got much; expected an integer",
         ),
         (
             ["other=Minkowski", "other.power=2", "other.scale=much"],
-            "model.other.scale must be a number, but is much",
+            "model.other.scale: got much; expected a number",
         ),
     ],
 )
@@ -233,7 +236,7 @@ def refused(capsys, *args):
         ),
         ("methods/feddf", "no option methods/feddf (did you mean --config methods/feddf?)"),
         (str(QUICKSTART), f"(did you mean --config {QUICKSTART}?)"),
-        ("--model.algorithm=FedAux", "but is FedAux (did you mean FedAUX?)"),
+        ("--model.algorithm=FedAux", "got FedAux (did you mean FedAUX?); expected one of"),
         (
             "--model.algorithm.epsilonn=1",
             "has no option epsilonn (did you mean privacy.epsilon?); ",
@@ -242,14 +245,14 @@ def refused(capsys, *args):
             "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
             "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options of ",
         ),
-        ("--model.algorithm.privacy=null", "is null: set model.algorithm.privacy.epsilon to null"),
+        ("--model.algorithm.privacy=null", ": set model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",
             "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
         ),
         ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options of "),
-        ("--model.algorithm.scorer=mean", "but is mean (did you mean Mean?)"),
-        ("--model.algorithm=fedaux_pl.Federation", ", but is fedaux_pl.Federation"),
+        ("--model.algorithm.scorer=mean", "got mean (did you mean Mean?); expected one of"),
+        ("--model.algorithm=fedaux_pl.Federation", ": got fedaux_pl.Federation; expected one of "),
         (
             "--model.algorithm=fedaux_pl.FedFoo",
             "model.algorithm: cannot import fedaux_pl.FedFoo (module 'fedaux_pl' has no attribute "
@@ -264,36 +267,51 @@ def refused(capsys, *args):
             "--model.clients={resnet: 3}",
             f"model 'resnet' (did you mean resnet8?); pass one of {', '.join(model_names())}",
         ),
-        ("--model.model_options={resnet8: 3}", "options of model 'resnet8' must be a mapping, but"),
-        ("--model.algorithm.privacy=3", "model.algorithm.privacy must be a mapping such as {name"),
+        (
+            "--model.model_options={resnet8: 3}",
+            "options of model 'resnet8': got 3; expected a mapping",
+        ),
+        (
+            "--model.algorithm.privacy=3",
+            "model.algorithm.privacy: got 3; expected a mapping such as {",
+        ),
         (
             "--model.local=3",
-            "model.local must be a mapping such as {name: value}, or an option of ",
+            "model.local: got 3; expected a mapping such as {name: value}, or an option of ",
         ),
         ("--model.local.epochs=0", "local.epochs: got 0; expected to be an integer of at least 1"),
         (f"--model.local.batch_size={10**20}", f"got {10**20}; expected to be an integer"),
         ("--model.local.lr=1e300", "lr: got 1e+300; expected to be a positive number of at"),
-        ("--trainer.max_epochs=0", "the number of rounds, must be at least 1, or -1 for no limit"),
-        ("--trainer.max_steps=0", "trainer.max_steps, the number of rounds, must be at least 1"),
+        (
+            "--trainer.max_epochs=0",
+            "max_epochs: got 0; expected at least 1 round, or -1 for no limit",
+        ),
+        ("--trainer.max_steps=0", "trainer.max_steps: got 0; expected at least 1 round"),
         ("--trainer.overfit_batches=1", "trainer.overfit_batches is 1, but has no meaning in a fe"),
-        ("--trainer.callbacks=Foo", "trainer.callbacks must be one of BestCheck"),
-        ("--seed_everything=true", "must be an integer from 0 to 4294967295, but is true"),
-        ("--seed_everything=-1", "must be an integer from 0 to 4294967295, but is -1"),
-        ("--seed_everything=4294967296", "from 0 to 4294967295, but is 4294967296"),
-        ("--data.private=Foo", f"data.private must be one of {', '.join(sorted(sources.__all__))}"),
+        ("--trainer.callbacks=Foo", "trainer.callbacks: got Foo; expected one of BestCheck"),
+        ("--seed_everything=true", "got true; expected an integer from 0 to 4294967295"),
+        ("--seed_everything=-1", "got -1; expected an integer from 0 to 4294967295"),
+        (
+            "--seed_everything=4294967296",
+            "got 4294967296; expected an integer from 0 to 4294967295",
+        ),
+        ("--data.private=Foo", f"got Foo; expected one of {', '.join(sorted(sources.__all__))}"),
         ("--data.auxiliary=ImageFolder", "ImageFolder needs root: add --data.auxiliary.root"),
-        ("--model.metrics=f1", "model.metrics must be a list such as '[f1, auroc]'"),
-        ("--model.clients=20", "like {resnet8: 20} (a space follows the colon), but is 20"),
+        ("--model.metrics=f1", "model.metrics: got f1; expected a list such as '[f1, auroc]'"),
+        (
+            "--model.clients=20",
+            "got 20; expected architectures with their numbers of clients, like {resnet8: 20}",
+        ),
         (
             "--model.algorithm.privacy.epsilon=0",
             "epsilon: got 0.0; expected to be positive and finite, at least 1e-05",
         ),
         ("--model.algorithm.privacy.secure=true", "options of secure sums such as {col"),
         ("--model.algorithm.privacy.sums=secure", "FedAUX has no option privacy.sums (did you m"),
-        ("--model.algorithm.privacy.epsilon=lots", "epsilon must be a number or null, but is lots"),
+        ("--model.algorithm.privacy.epsilon=lots", "epsilon: got lots; expected a number or null"),
         (
             "--model.algorithm.norm_bound=foo",
-            "algorithm.norm_bound must be a number, negatives, unit or private, but is foo",
+            "norm_bound: got foo; expected a number, negatives, unit or private",
         ),
         (
             "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
@@ -306,19 +324,19 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.feature_map.dimensions=many",
-            "model.algorithm.feature_map.dimensions must be an integer or null, but is many",
+            "model.algorithm.feature_map.dimensions: got many; expected an integer or null",
         ),
         (
             "--model.local.optimizer=lbfgs",
-            "local.optimizer must be adam, adamw, sgd or lars, but is",
+            "local.optimizer: got lbfgs; expected adam, adamw, sgd or lars",
         ),
         (
             "--model.pretraining.views.min_scale=2",
             "views.min_scale: got 2.0; expected to lie in (0, 1], the part ",
         ),
         ("--model.pretraining.flip=0", "(did you mean --model.pretraining.views.flip?)"),
-        ("--trainer.precision=17", "must be one of 32-true, bf16-mixed, 16-mixed, but is 17"),
-        ("--trainer.max_epochs=many", "max_epochs must be an integer or null, but is many"),
+        ("--trainer.precision=17", "got 17; expected one of 32-true, bf16-mixed, 16-mixed"),
+        ("--trainer.max_epochs=many", "max_epochs: got many; expected an integer or null"),
         ("--data.seed=3", "data.seed is set by seed_everything: give --seed_everything instead"),
         ("--data.num_clients=3", "data.num_clients is set by model.clients"),
     ],
@@ -334,37 +352,32 @@ def test_a_file_in_place_of_a_class(tmp_path, capsys):
         "from fedaux_pl import FedAvg\n\n\nclass Own(FedAvg):\n    pass\n"
     )
     message = refused(capsys, "--config=quickstart", f"--model.algorithm={tmp_path / 'own.py'}")
-    assert "model.algorithm must be a class: give its import path, such as own.MyClass" in message
+    assert "expected a class: give its import path, such as own.MyClass" in message
 
 
 def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
     callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
     common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
-        "trainer.callbacks: EarlyStopping must monitor one of val/accuracy, "
+        "trainer.callbacks: monitor of EarlyStopping: got val_loss; expected one of val/accuracy, "
         "val/accuracy/resnet8, accuracy, accuracy/resnet8, "
-        "client_loss/mean, distillation_loss/resnet8, but monitors val_loss"
+        "client_loss/mean, distillation_loss/resnet8"
     )
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (
-            b"- a\n- b\n",
-            "must hold options such as `model: {participation: 0.4}`, but is \"['a', 'b']\"",
-        ),
-        (b"", "must hold options such as `model: {participation: 0.4}`, but is 'None'"),
-        (b"model: {a: [1\n", "is not valid YAML: while parsing a flow sequence at line 1, "),
-        (b"\xb7\xff\x00", "is not valid YAML: it is not a text file"),
+        (b"- a\n- b\n", ": got \"['a', 'b']\"; expected options such as"),
+        (b"", ": got 'None'; expected options such as `model: {participation: 0.4}`"),
+        (b"model: {a: [1\n", " is not valid YAML: while parsing a flow sequence at line 1, "),
+        (b"\xb7\xff\x00", " is not valid YAML: it is not a text file"),
     ],
 )
 def test_a_configuration_that_holds_no_options(content, expected, tmp_path, capsys):
     path = tmp_path / "a.yaml"
     path.write_bytes(content)
-    assert f"config: {path} {expected}" in refused(
-        capsys, "--config=quickstart", f"--config={path}"
-    )
+    assert f"config: {path}{expected}" in refused(capsys, "--config=quickstart", f"--config={path}")
 
 
 def test_an_option_of_a_class_is_found_without_its_class(capsys):

@@ -482,7 +482,7 @@ def test_the_signing_key_stays_at_the_site(tmp_path, monkeypatch, capsys):
     path.write_bytes(b"short")
     assert main(["sites", "pin", "--name", "site-1"]) == 1
     assert "has 5 bytes; expected 32" in capsys.readouterr().err
-    for args, says in (([], "give one of --name"), (["--name", "../a"], "must be letters")):
+    for args, says in (([], "give one of --name"), (["--name", "../a"], "expected to be letters")):
         assert main(["sites", "pin", *args]) > 0
         assert says in capsys.readouterr().err
 

@@ -252,7 +252,7 @@ def test_refusals_of_all_sites_end_the_run_with_their_codes(tmp_path):
 
 WRONG = {
     "clients": ({"names": ["a", "b"]}, {}, {}, "2 sites, but the federation has 3 clients"),
-    "data": ({}, {"holds": None}, {}, "data.holds must be public"),
+    "data": ({}, {"holds": None}, {}, "data.holds: got None; expected public"),
     "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
     "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
@@ -327,7 +327,7 @@ def test_status_says_who_is_there(plain, tmp_path, capsys):
 
 def test_wrong_command_lines_of_sites(tmp_path, capsys):
     assert main(["sites", "statsu"]) == 1
-    assert "init, status or pin, but is followed by statsu (did you mean status?)" in (
+    assert "sites: got statsu (did you mean status?); expected init, status or pin" in (
         capsys.readouterr().err
     )
     init = ["sites", "init", "--server=host", f"--folder={tmp_path / 'sites'}"]

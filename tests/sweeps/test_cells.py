@@ -57,11 +57,11 @@ def test_keys_depend_on_the_source_of_own_classes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--data.alpha", "x"], "method=A seed=3: data.alpha must be"),
-        (["--config", "methods/fedavk"], "method=A seed=3: config must be"),
+        (["--data.alpha", "x"], "method=A seed=3: data.alpha: got x"),
+        (["--config", "methods/fedavk"], "method=A seed=3: config: got methods/fedavk"),
         (["--trainer.plugins", "[3]"], r"seed=3: .*Given value: \[3\]"),  # of many lines
         (["--trainer.max_epochs", "-1"], "number of rounds"),
-        (["--trainer.max_epochs", "0"], "must be at least 1"),
+        (["--trainer.max_epochs", "0"], "got 0; expected at least 1"),
         (["--trainer.fast_dev_run", "true"], "fast_dev_run"),
         (["--ckpt_path", "null", "--trainer.default_root_dir", "x"], "give --root"),
     ],

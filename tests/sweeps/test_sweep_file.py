@@ -115,30 +115,42 @@ def test_grids_that_contradict_each_other_are_refused(tmp_path):
     ("old", "new", "message"),
     [
         ("title: Accuracy\n", "", "title is missing"),
-        ("metric: last", "metric: mean", "metric must be best or last, followed by .* but is mean"),
+        ("metric: last", "metric: mean", "metric: got mean; expected best or last, followed by "),
         ("metric: last", "metrics: last", r"metrics \(did you mean metric\?\)"),
-        ("seeds: [0, 3]", "seeds: [a]", r"seeds must be a list of integers .* \[a\]"),
-        ("seeds: [0, 3]", "seeds: 3", "seeds must be a list such as"),
-        ("method: FedPROX, alpha", "method: FedProx, alpha", "where: method .* FedProx"),
-        ("method: FedPROX, alpha", "methods: FedPROX, alpha", "axis of where .* methods"),
+        ("seeds: [0, 3]", "seeds: [a]", r"seeds: got \[a\]; expected a list of integers"),
+        ("seeds: [0, 3]", "seeds: 3", "seeds: got 3; expected a list such as"),
+        (
+            "method: FedPROX, alpha",
+            "method: FedProx, alpha",
+            "where: method: got FedProx .*; expected",
+        ),
+        (
+            "method: FedPROX, alpha",
+            "methods: FedPROX, alpha",
+            "axis of where: got methods .*; expected",
+        ),
         ("FedPROX: [methods", "FedAVG: [methods", "FedAVG twice"),
         ("FedAVG: methods/fedavg", "FedAVG:", "FedAVG is empty"),
-        ("columns: [alpha]", "columns: [C]", "columns must be one of method, alpha, but is C"),
-        ("columns: [alpha]", "columns: [[alpha]]", r"method, alpha, but is \[alpha\]"),
+        ("columns: [alpha]", "columns: [C]", "columns: got C; expected one of method, alpha"),
+        ("columns: [alpha]", "columns: [[alpha]]", r"got \[alpha\] .*; expected one of method"),
         (", columns: [alpha]", "", "differ in alpha in the same place: add alpha to columns"),
-        ("kind: lines", "kind: line", "kind must be one of lines, curves, heatmap, but is line"),
+        ("kind: lines", "kind: line", "kind: got line .*; expected one of lines, curves, heatmap"),
         ("x: alpha, series", "series", "fig needs x"),
-        ("reference: FedAVG", "reference: FedAvg", "reference must be one of"),
+        ("reference: FedAVG", "reference: FedAvg", "reference: got FedAvg .*; expected one of"),
         ("name: fig", "name: accuracy", "other than .*index, accuracy, but it is accuracy"),
         ("name: fig", "name: a/b", "needs a name of letters"),
         ("name: fig", "name: cells", "figures: each entry needs .* other than cells, report"),
         ("rows: method", "rows: method, best: alpha", "accuracy has best and columns: remove one"),
         ("values: {FedAVG: {", "values: {FedAWG: {", "FedAWG .did you mean FedAVG"),
-        ("0.01: 19.9", "0.010: 19.9", "published: values: alpha must be one of 0.01"),
+        (
+            "0.01: 19.9",
+            "0.010: 19.9",
+            "published: values: alpha: got 0.010 .*; expected one of 0.01",
+        ),
         (
             "{0.01: 19.9, 1.0e+2: 78.0 ± 0.3}",
             "19.9",
-            "values: alpha must be a mapping such as .*, but is 19.9",
+            "values: alpha: got 19.9; expected a mapping such as",
         ),
         ("  source: Tab. 1\n", "", "published needs source, axes and values: add source"),
         ("axes:\n  method", "grids: []\naxes:\n  method", "either axes, or grids"),
@@ -152,9 +164,13 @@ def test_mistakes_are_named(tmp_path, old, new, message):
 
 
 def test_select_of_unknown_labels_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="select: method must be one of FedAVG, FedPROX"):
+    with pytest.raises(
+        ConfigurationError, match=r"select: method: got .*; expected one of FedAVG, FedPROX"
+    ):
         read(tmp_path, FULL, select={"method": ["FedDF"]})
-    with pytest.raises(ConfigurationError, match="axis of select must be one of method, alpha"):
+    with pytest.raises(
+        ConfigurationError, match=r"axis of select: got .*; expected one of method, alpha"
+    ):
         read(tmp_path, FULL, select={"C": ["1"]})
 
 

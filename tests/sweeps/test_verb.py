@@ -92,7 +92,7 @@ def test_all_cells_run_once(file, started, capsys):
         (["--data.alpha", "-5"], "alpha: got -5.0; expected to be positive and finite"),
         (
             ["--trainer.precision", "64"],
-            "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, but is 64",
+            "trainer.precision: got 64; expected one of 32-true, bf16-mixed, 16-mixed",
         ),
     ],
 )
@@ -217,10 +217,10 @@ def test_a_job_of_slurm_runs_a_cell(tasks):
     [
         ([], "give the sweep file first"),
         (["--jobs", "2", "a.yaml"], "give the sweep file first"),
-        (["a.yaml", "--jobs", "0"], "--jobs must be at least 1, but is 0"),
-        (["a.yaml", "--seeds", "a"], "--seeds must be integers"),
-        (["a.yaml", "--select", "method"], "--select must be AXIS=LABEL"),
-        (["a.yaml", "--slurm", "gpu"], "--slurm must be KEY=VALUE"),
+        (["a.yaml", "--jobs", "0"], "--jobs: got 0; expected at least 1"),
+        (["a.yaml", "--seeds", "a"], "--seeds: got a; expected integers"),
+        (["a.yaml", "--select", "method"], "--select: got method; expected AXIS=LABEL"),
+        (["a.yaml", "--slurm", "gpu"], "--slurm: got gpu; expected KEY=VALUE"),
         (["a.yaml", "--slurm", "partition=gpu"], "--slurm needs --launcher slurm"),
         (["a.yaml", "--dryrun"], "there is no option --dryrun (did you mean --dry_run?)"),
         (["a.yaml", "--launcher", "pbs"], "invalid choice: 'pbs'"),

@@ -220,8 +220,8 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
         return [_File(path, label) for label, paths in folders.items() for path in paths]
     if "" in folders:
         raise DataError(
-            f"{root.absolute()} must hold a folder for each client, with one for each class in it, "
-            "but holds images: move them, or set `clients: null`"
+            f"{root.absolute()}: got images; expected a folder for each client, with one for each "
+            "class in it: move them, or set `clients: null`"
         )
     files = []
     for path in chain(*folders.values()):

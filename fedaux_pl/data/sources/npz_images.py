@@ -139,7 +139,7 @@ class NpzImages(PartSource):
         if self._has("train_y", self.path):
             labels = self._labels("train_y", self.path)
             where = self._where("train_y", self.path)
-        return distinct_classes(labels, f"those of {where}")
+        return distinct_classes(labels, f"labels of {where}")
 
     def _where(self, array: str, path: Path) -> str:
         return f"{self.arrays[array]!r} in {path.absolute()}"

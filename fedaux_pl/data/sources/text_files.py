@@ -260,7 +260,7 @@ def check_text_file(path: Path) -> None:
         )
     if _suffix(path) not in _SUFFIXES:
         raise DataError(
-            f"{path.absolute()} must end in one of {', '.join(_SUFFIXES)}, followed by "
+            f"got {path.absolute()}; expected one of {', '.join(_SUFFIXES)}, followed by "
             f"{', '.join(_DECOMPRESSORS)} if it is compressed"
         )
 

@@ -1,5 +1,6 @@
 """The pages do not promise what does not exist: Python blocks, configs and paths that they name."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -152,6 +153,21 @@ def test_the_api_pages_document_every_name_of_the_top_level():
         assert room in site_pages.ROOMS
         assert name in site_pages.public_names(room)
         assert site_pages.docstring(room, name), name
+
+
+def test_the_api_pages_document_every_field_of_the_top_level():
+    """In the docstring of its class, or of a base that has a place there too."""
+    pytest.importorskip("mkdocs")
+    from tools import site_pages
+
+    for name, room in fedaux_pl._ROOMS.items():
+        kind = getattr(fedaux_pl, name)
+        if not dataclasses.is_dataclass(kind):
+            continue
+        shown = [base for base in kind.__mro__ if base.__name__ in site_pages.public_names(room)]
+        text = "\n".join(base.__doc__ for base in shown)
+        for field in dataclasses.fields(kind):
+            assert f"\n        {field.name}: " in text, f"{name}.{field.name}"
 
 
 @pytest.mark.parametrize("name", ["own_method", "own_scorer"])

@@ -104,7 +104,7 @@ def test_a_federation_with_captured_predictions_is_one_without(tmp_path, monkeyp
 
 def test_batch_statistics_are_not_captured(tmp_path, monkeypatch):
     """But kernels of features are compiled in the preparation."""
-    options = {"algorithm": FedAUX(), "batchnorm": "batch"}
+    options = {"algorithm": FedAUX(), "batchnorm_statistics": "batch"}
     federation, recorder = fit_captured(tmp_path, monkeypatch, **options)
     assert federation.heads
     assert (recorder.captured, recorder.compiled) == ([], 1)

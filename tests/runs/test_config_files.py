@@ -51,7 +51,7 @@ def test_layers_have_names_too(elsewhere):
 
 
 def test_an_unknown_name(elsewhere, capsys):
-    with pytest.raises(ConfigurationError, match=r"is quickstrt \(did you mean quickstart\?\)"):
+    with pytest.raises(ConfigurationError, match=r"got quickstrt \(did you mean quickstart\?\)"):
         complete_configs(["--config=quickstrt"])
     assert main(["fit", "--config=quickstrt"]) == 1
     message = capsys.readouterr().err

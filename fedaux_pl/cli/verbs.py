@@ -24,8 +24,10 @@ from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
+from fedaux_pl.federation.given_h0 import file_in
 from fedaux_pl.federation.role import LearnH0
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.models import save_backbone
 from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
@@ -115,9 +117,22 @@ validate = partial(_evaluate, "validate", "limit_val_batches")
 test = partial(_evaluate, "test", "limit_test_batches")
 
 
+class PretrainCLI(FederationCLI):
+    """The parser of ``pretrain``: that of ``fit`` with the file to write."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the output."""
+        super().add_arguments_to_parser(parser)
+        about = (
+            "The file to write h_0 to, which --model.pretraining.h0 reads; with several "
+            "architectures a folder with a file of each."
+        )
+        parser.add_argument("--output", type=Path | None, default=None, help=about)
+
+
 def pretrain(args: Sequence[str]) -> FederationCLI:
-    """Pre-train h_0 of every architecture and cache it for ``fit``."""
-    cli = FederationCLI("pretrain", args)
+    """Pre-train h_0 of every architecture, cache it for ``fit``, and write it to ``--output``."""
+    cli = PretrainCLI("pretrain", args)
     if not cli.model.algorithm.pretrained:
         raise ConfigurationError(
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
@@ -128,7 +143,15 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
     if cli.trainer.is_global_zero:
         for name, accuracy in role.accuracy.items():
             print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
-        print(f"Cached in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
+        output = cli.config_init.output
+        if output is None:
+            print(f"Cached in {Path(cli.trainer.default_root_dir) / 'cache'}, where fit finds it")
+        else:
+            students = cli.model.students
+            for name, student in students.items():
+                path = output if len(students) == 1 else file_in(output, name)
+                save_backbone(path, student)
+            print(f"{output}: give it to fit by --model.pretraining.h0 {output}")
     return cli
 
 

@@ -87,7 +87,9 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
     )
     students = federation.students
     options = {name: complete_options(name, **students.options_of(name)) for name in modules}
-    preparation = Preparation(context, pretraining, options, cache, algorithm.secret_noise)
+    preparation = Preparation(
+        context, pretraining, options, cache, algorithm.secret_noise, federation.all_given_h0()
+    )
     return pool, server, preparation
 
 

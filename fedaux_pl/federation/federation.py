@@ -30,6 +30,7 @@ from fedaux_pl.federation.client_models import attach_data, find_client
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
+from fedaux_pl.federation.given_h0 import read_h0, same_weights
 from fedaux_pl.federation.metric_log import log_measured, log_round
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
@@ -124,7 +125,17 @@ class Federation(FederationModule):
             callback.on_federation_prepared(self.trainer, self)
 
     def learn_h0(self, preparation: Preparation) -> None:
-        """Learn h_0 of each architecture, unless the method needs none or a checkpoint has it."""
+        """Learn or read h_0, unless the method needs none or a checkpoint has it.
+
+        Nothing that is given is ignored: a resumed run refuses another h_0 than its own.
+        """
+        for name, given in self.given_h0.items():
+            kept = self.h0.get(name)
+            if kept is not None and not same_weights(read_h0(given, self.students[name]), kept):
+                raise ConfigurationError(
+                    f"federation.h0: got other weights of {name} than the checkpoint's; expected "
+                    "none, because a resumed run keeps its h_0: leave it out"
+                )
         if self.algorithm.pretrained and not self.h0:  # h_0^P <- train_self_supervised(h^P, D_aux)
             students = self.students.items()
             self._h0 = {name: preparation.pretrain(name, student) for name, student in students}

@@ -33,6 +33,7 @@ from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
+from fedaux_pl.federation.given_h0 import GivenH0, check_names, files_of
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
@@ -97,6 +98,7 @@ class FederationModule(pl.LightningModule):
         self.evaluation = Evaluation(self.chosen_metrics)
         self.architectures = [name for name, count in clients.items() for _ in range(count)]
         self.loaded_from: Path | None = None
+        self.given_h0: dict[str, GivenH0] = {}  # learned elsewhere
         self.save_hyperparameters(describe(self.arguments()), logger=False)
         self._begin()
 
@@ -137,7 +139,7 @@ class FederationModule(pl.LightningModule):
     ) -> None:
         """Create the models, ``pretrained`` from weights that come with them, if there are any."""
         self.classes = tuple(classes)
-        self.students.create(input_shape, len(classes), pretrained)
+        self.students.create(input_shape, len(classes), pretrained, self.pretraining.seed)
         self.evaluation = Evaluation(self.chosen_metrics, self.classes)
 
     def setup(self, stage: str) -> None:
@@ -218,15 +220,36 @@ class FederationModule(pl.LightningModule):
 
     @property
     def h0(self) -> Mapping[str, State]:
-        """The weights of h_0 by architecture, which a run learns; empty before."""
+        """The weights of h_0 by architecture, which a run learns or was given; empty before."""
         return MappingProxyType(self._h0)
 
     @h0.setter
-    def h0(self, _: object) -> None:
-        raise ConfigurationError(
-            "federation.h0 cannot be set, because a run learns h_0 itself: leave it out; with "
-            "pretraining.epochs 0 h_0 has the weights that come with the model"
-        )
+    def h0(self, given: Mapping[str, GivenH0]) -> None:
+        """Start the next fit from an h_0 of each architecture that was learned elsewhere."""
+        self.given_h0 = dict(given)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Check h_0 here: torch keeps a module as a part, whatever setter there is."""
+        if name == "h0":
+            check_names(value, list(self.clients))
+        super().__setattr__(name, value)
+
+    def all_given_h0(self) -> dict[str, GivenH0]:
+        """Return what h_0 is read from, by architecture: memory, or files of the option."""
+        names = list(self.clients)
+        files = files_of(self.pretraining.h0, names)
+        check_names(files, names)
+        if files and self.given_h0:
+            raise ConfigurationError(
+                "pretraining.h0 and federation.h0 are both set: leave out one of them"
+            )
+        given: dict[str, GivenH0] = {**files, **self.given_h0}
+        if given and not self.algorithm.pretrained:
+            raise ConfigurationError(
+                f"an h_0 is given, but {self.algorithm.name} does not start from one: set "
+                "algorithm.pretrained to true, or leave h_0 out"
+            )
+        return given
 
     @property
     def all_heads(self) -> list[ReleasedHead]:

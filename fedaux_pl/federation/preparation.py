@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,14 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.callbacks.hooks import federation_callbacks
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.cache import cache_lock, has_cached, load_cached, save_cached, tensor_digest
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import Context, ServerFeatures
+from fedaux_pl.federation.given_h0 import GivenH0, read_h0
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
+from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone, of_head
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
@@ -44,12 +47,20 @@ class Preparation:
     model_options: Mapping[str, Mapping[str, Any]]  # of each architecture, defaults included
     cache: Path | None  # the folder with the results of earlier runs; None for none
     secret_noise: bool = False  # from the operating system, not from the seed
+    given: Mapping[str, GivenH0] = field(default_factory=dict)  # h_0 that was learned elsewhere
 
     def pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
-        """Return the weights of h_0, learned from D_aux starting at the model's weights.
+        """Return the weights of h_0, given or learned from D_aux starting at the model's weights.
 
         With 0 epochs, h_0 is the model as it is: with weights that came with it, or random ones.
         """
+        if architecture in self.given:
+            given = self.given[architecture]
+            weights = read_h0(given, model)
+            if self.context.processes.first:
+                source = "memory" if isinstance(given, Mapping | nn.Module) else given
+                print_above_bars(f"h_0 of {architecture}: read from {source}, not learned")
+            return weights
         if self.settings.epochs == 0:
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key = self._h0_key(architecture, model)
@@ -57,25 +68,32 @@ class Preparation:
         return self._first_result(key, cached) if self.secret_noise else cached()
 
     def has_h0(self, architecture: str, model: nn.Module) -> bool:
-        """Return whether an earlier run has learned h_0, so that ``pretrain`` only loads it."""
+        """Return whether h_0 is given or an earlier run has learned it: it is loaded then."""
         folder = state_folder() / "h0" if self.secret_noise else self.cache
+        if architecture in self.given:
+            return True
         return folder is not None and has_cached(folder, self._h0_key(architecture, model))
 
     def _h0_key(self, architecture: str, model: nn.Module) -> _Key:
+        is_shared = self.settings.seed is not None  # by runs with other classes, too
         return {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
-            "start": self._describe(architecture, model),
+            "start": self._describe(architecture, model, head=not is_shared),
             "training": _as_text(self.settings.plain()),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
-            "seed": self.context.seed,
+            "seed": self._seed,
         }
+
+    @property
+    def _seed(self) -> int:
+        return self.context.seed if self.settings.seed is None else self.settings.seed
 
     def _pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         epochs = self.settings.epochs
-        seed = self.context.derive_seed(SeedPurpose.PRETRAINING)
+        seed = derive_seed(self._seed, SeedPurpose.PRETRAINING)
         # the module draws random weights: SimCLR's projection head
-        with isolated_rng(self.context.derive_seed(SeedPurpose.PRETRAINING, 0)):
+        with isolated_rng(derive_seed(self._seed, SeedPurpose.PRETRAINING, 0)):
             module = self.settings.create_module(copy.deepcopy(model))
         # On the CPU each process computes whole batches, so that h_0 is the same in any number of
         # processes: sums over parts round differently, and Adam turns tiny differences

@@ -245,6 +245,12 @@ class Pretraining(TrainingSettings):
         views: How the views of an image differ from it.
         objective: For text, ``masked`` predicts masked tokens and ``next`` each next token.
         mask_rate: The fraction of a text's tokens that is masked.
+        h0: A file with an h_0 that was learned elsewhere, which is used as it is: of ``fedaux-pl
+            pretrain --output``, ``save_backbone``, a Lightning checkpoint of ``SimCLR``, or a
+            state dict. With several architectures the folder that ``pretrain`` wrote, or files by
+            architecture. Weights in memory: ``federation.h0 = {"resnet8": module}``.
+        seed: Seeds the initial weights of h and its training; null for the seed of the run. With a
+            number, runs of other seeds, methods and classes share one h_0.
     """
 
     option: ClassVar[str] = "pretraining"
@@ -258,12 +264,16 @@ class Pretraining(TrainingSettings):
     views: ViewSettings = ViewSettings()  # noqa: RUF009 - frozen
     objective: Objective = "masked"
     mask_rate: float = 0.15
+    h0: str | dict[str, str] | None = None
+    seed: int | None = None
 
     def _check_options(self) -> None:
         super()._check_options()
         is_allowed = is_positive(self.temperature)
         check_setting("temperature", self.temperature, is_allowed, "be a positive number")
         check_language_modeling(self.objective, self.mask_rate)
+        is_allowed = self.seed is None or is_count(self.seed, 0)
+        check_setting("seed", self.seed, is_allowed, "be an integer of at least 0, or null")
 
     def plain(self) -> dict[str, Any]:
         """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""

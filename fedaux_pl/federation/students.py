@@ -11,7 +11,7 @@ from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import create_for, options_of, state_key
+from fedaux_pl.models import create_for, load_backbone, options_of, state_key
 from fedaux_pl.modules.batch_checks import check_inputs
 from fedaux_pl.modules.state_dicts import copy_state
 
@@ -48,14 +48,25 @@ class Students(nn.ModuleDict):
         """Return the names with their modules."""
         return dict(zip(self, self.values(), strict=True)).items()
 
-    def create(self, input_shape: Sequence[int], num_classes: int, pretrained: bool) -> None:
-        """Create the models, ``pretrained`` from weights that come with them, if there are any."""
+    def create(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        pretrained: bool,
+        backbone_seed: int | None = None,
+    ) -> None:
+        """Create the models, ``pretrained`` from weights that come with them, if there are any.
+
+        ``backbone_seed`` seeds the weights of h in place of the run's seed.
+        """
         for number, name in enumerate(self.names):
-            options = self.options_of(name)
+            options = {"pretrained": pretrained, **self.options_of(name)}
             with isolated_rng(derive_seed(self.seed, SeedPurpose.INITIALIZATION, number)):
-                self[name] = create_for(
-                    input_shape, name, num_classes, pretrained=pretrained, **options
-                )
+                self[name] = create_for(input_shape, name, num_classes, **options)
+            if backbone_seed is not None:
+                with isolated_rng(derive_seed(backbone_seed, SeedPurpose.INITIALIZATION)):
+                    start = create_for(input_shape, name, 1, **options)  # whatever the classes are
+                load_backbone(self[name], start.state_dict())
 
     def states(self) -> dict[str, State]:
         """Return copies of the models' weights and buffers, by architecture."""

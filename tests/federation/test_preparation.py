@@ -11,7 +11,7 @@ import torch
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
 from fedaux_pl.data import Examples
 from fedaux_pl.engine.seeds import SeedPurpose
-from fedaux_pl.errors import ConfigurationError, PrivacyError
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.settings import Pretraining
@@ -36,7 +36,6 @@ from tests.federations import (
     create,
     fit,
     measured,
-    network,
     run,
     split,
     weights,
@@ -75,17 +74,6 @@ def counted(monkeypatch):
 
 def files(root, kind):
     return sorted((root / "cache").glob(f"{kind}-*.pt"))
-
-
-def test_h0_of_the_user_is_refused():
-    """A run would forget it without a word, and learn another one."""
-    federation = create(paper_fedaux())
-    with pytest.raises(
-        ConfigurationError, match=r"a run learns h_0 itself: .* pretraining\.epochs"
-    ):
-        federation.h0 = {"resnet8": network().state_dict()}
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        federation.h0["resnet8"] = network().state_dict()
 
 
 def test_a_second_run_uses_the_cache(tmp_path, counted):

@@ -1,0 +1,112 @@
+"""An h_0 that was learned elsewhere: a file, a state dict or a module."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.models import load_backbone, of_head
+from fedaux_pl.modules.state_dicts import copy_state
+
+GivenH0 = str | Path | Mapping[str, Tensor] | nn.Module
+"""A file, the state dict of h, or a module whose state dict it is."""
+_BACKBONE = "backbone."  # the entries of h in a checkpoint of SimCLR or LanguageModeling
+
+
+def files_of(
+    option: str | Mapping[str, str] | None, architectures: Sequence[str]
+) -> dict[str, str]:
+    """Return the file of each architecture: one for the only one, or a folder's NAME.safetensors.
+
+    Examples:
+        >>> files_of("h0.safetensors", ["resnet8"])
+        {'resnet8': 'h0.safetensors'}
+    """
+    if option is None:
+        return {}
+    if isinstance(option, Mapping):
+        return dict(option)
+    if len(architectures) == 1 and not Path(option).is_dir():
+        return {architectures[0]: option}
+    if Path(option).is_file():
+        raise ConfigurationError(
+            f"pretraining.h0: got one file for {', '.join(architectures)}; expected a folder that "
+            f"`fedaux-pl pretrain --output` wrote, or {{{architectures[0]}: FILE, ...}}"
+        )
+    return {name: str(file_in(Path(option), name)) for name in architectures}
+
+
+def file_in(folder: Path, architecture: str) -> Path:
+    """Return the file of an architecture in a folder of several."""
+    return folder / f"{architecture.replace('/', '_')}.safetensors"
+
+
+def check_names(given: Mapping[str, object], architectures: Sequence[str]) -> None:
+    """Raise a ConfigurationError for an h_0 of another architecture, or a missing one."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"h_0: got {type(given).__name__}; expected weights by architecture, such as "
+            f"{{'{architectures[0]}': module}}"
+        )
+    for name in given:
+        if name not in architectures:
+            raise ConfigurationError(
+                f"h_0: got one of {name}{did_you_mean(name, architectures)}; expected "
+                f"{', '.join(architectures)}"
+            )
+    missing = [name for name in architectures if name not in given]
+    if given and missing:
+        raise ConfigurationError(
+            f"h_0: got none of {', '.join(missing)}; expected one of every architecture, or none"
+        )
+
+
+def read_h0(given: GivenH0, model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of h for a model, in the model's precision, on the CPU.
+
+    Files are those of ``save_backbone``, Lightning checkpoints of ``SimCLR`` and
+    ``LanguageModeling``, and state dicts. A ConfigurationError tells what does not fit.
+    """
+    source = "h_0"
+    state: str | Path | State
+    if isinstance(given, nn.Module):
+        state = given.state_dict()
+    elif isinstance(given, Mapping):
+        state = given
+    else:
+        source = f"h_0 of {given}"
+        is_safetensors = Path(given).suffix == ".safetensors"
+        state = given if is_safetensors else _read_state(Path(given))
+    target = copy.deepcopy(model).cpu()
+    try:
+        load_backbone(target, state)
+    except ValueError as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+    return {key: value for key, value in copy_state(target).items() if not of_head(key)}
+
+
+def same_weights(one: State, other: State) -> bool:
+    """Return whether two state dicts are equal bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k].cpu()) for k in one)
+
+
+def _read_state(path: Path) -> State:
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {path.absolute()}: correct pretraining.h0")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the unpickler can raise nearly any exception
+        raise ConfigurationError(
+            f"{path} cannot be read as weights ({first_line(error)}): give safetensors, a "
+            "Lightning checkpoint of SimCLR, or a state dict that torch.save wrote"
+        ) from error
+    state = content.get("state_dict", content) if isinstance(content, dict) else content
+    is_state = isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())
+    if not is_state:
+        raise ConfigurationError(f"{path} holds no state dict: give the weights of a network alone")
+    prefixed = {k: v for k, v in state.items() if k.startswith(_BACKBONE)}
+    return {k.removeprefix(_BACKBONE): v for k, v in prefixed.items()} or state

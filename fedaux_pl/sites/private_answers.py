@@ -1,4 +1,4 @@
-"""What a site tells about the server's models by records of its own that train nothing."""
+"""What a site answers about the server's models from its test or validation records."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,9 +29,9 @@ class PrivateAnswers:
     Args:
         federation: The federation of the site.
         examples: The records: test or validation data.
-        kind: The request that they answer, ``evaluate`` or ``vote``: its epsilon is the limit
-            ``KIND_epsilon``; None for answers without noise.
-        limits: What the site agrees to.
+        kind: The request that they answer, ``evaluate`` or ``vote``.
+        limits: What the site agrees to: with ``evaluate_epsilon`` or ``vote_epsilon`` None, answers
+            have no noise.
         privacy: That of the method, whose delta is used.
         origin: The server, which the ledger notes.
     """
@@ -78,15 +78,16 @@ class PrivateAnswers:
         if epsilon is not None:
             key = machine_key()
             labels = self.examples.targets
-            digests = [record_digests(examples.inputs, known, key) for known in (labels, None)]
+            with_labels = record_digests(examples.inputs, labels, key)
+            without = record_digests(examples.inputs, None, key)
+            digests = {0: np.concatenate([with_labels, without])}
             ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
-            records = {0: np.concatenate(digests)}
-            self.budget = Budget(ledger, records, privacy.delta, epsilons)
+            self.budget = Budget(ledger, digests, privacy.delta, epsilons)
             contents = keyed_fingerprint(key, examples.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
             # in all ledgers: do not change it
-            name = {"evaluate": "evaluation"}.get(kind, kind)
+            name = "evaluation" if kind == "evaluate" else kind
             self._key = f"{name} {VERSION} {models} {options} {contents}"
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class PrivateAnswers:
         return None if self.rehearsal else self.privacy.epsilon
 
     def predict(self, name: str, state: State) -> Tensor:
-        """Return f(x) of an architecture on all records, with noise from each record alone."""
+        """Return f(x) on all records; if noise follows, each row depends on its record alone."""
         server = self.federation.server
         runner = server.context.runner
         model = server.models[name]
@@ -115,16 +116,17 @@ class PrivateAnswers:
     def release(
         self, what: str, compute: Callable[[], Tensor], sensitivity: float, asked: str, round_: int
     ) -> tuple[Tensor, str]:
-        """Return a vector with noise and its guarantee; the stored one if the same was asked."""
+        """Return a vector with noise and its guarantee; the stored one if ``asked`` is the same."""
         cost = replace(self.privacy.cost(sensitivity), what=what)
         seed = None
         if self.rehearsal:
             seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
 
-        def release() -> NewRelease:
-            return {"right": self.privacy.release(compute(), sensitivity, seed)[0]}, {0: cost}
+        def add_noise() -> NewRelease:
+            noisy, _ = self.privacy.release(compute(), sensitivity, seed)
+            return {"right": noisy}, {0: cost}  # its name in all ledgers
 
         key = ReleaseKey(f"{self._key} {asked}")
-        tensors, total = self.budget.release_once(key, release, cost)
-        about = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
-        return tensors["right"], about
+        tensors, total = self.budget.release_once(key, add_noise, cost)
+        guarantee = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
+        return tensors["right"], guarantee

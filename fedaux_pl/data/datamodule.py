@@ -14,12 +14,7 @@ from fedaux_pl.data import holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.downloads import fetch_missing
-from fedaux_pl.data.fingerprints import (
-    key_id,
-    keyed_fingerprint,
-    machine_key,
-    record_digests,
-)
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_unit_range, shorten
@@ -248,11 +243,9 @@ class FederatedDataModule(pl.LightningDataModule):
         return key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Return keyed hashes of D_i's records with labels, then without: labels may change."""
+        """Return keyed hashes of the records of D_i, as a ledger has them."""
         examples = self.client(client)
-        key = machine_key()
-        with_labels = record_digests(examples.inputs, examples.targets, key)
-        return np.concatenate([with_labels, record_digests(examples.inputs, None, key)])
+        return ledger_digests(examples.inputs, examples.targets, machine_key())
 
     @property
     def data_name(self) -> str:

@@ -105,7 +105,7 @@ class FederationModule(pl.LightningModule):
         """Forget everything that a run has learned."""
         self._h0: dict[str, dict[str, Tensor]] = {}
         self.plan: Plan = {}  # the steps in which clients release
-        self.releases: dict[str, Collected] = {}  # what they have released so far, by step
+        self.releases: dict[str, Collected] = {}  # so far; by step, or "gradient/resnet8"
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone

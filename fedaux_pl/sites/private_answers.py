@@ -3,16 +3,19 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedaux_pl.data import Examples
-from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, record_digests
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
-from fedaux_pl.engine.inference import predict_private_features, server_statistics
+from fedaux_pl.engine.inference import (
+    BatchNormOption,
+    predict_private_features,
+    server_statistics,
+)
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -48,29 +51,11 @@ class PrivateAnswers:
         data = federation.data
         self.federation = federation
         self.rehearsal = limits.rehearsal
-        option = f"{kind}_epsilon"
-        epsilon: float | None = getattr(limits, option)
+        epsilon: float | None = getattr(limits, f"{kind}_epsilon")
         self.privacy = Privacy(epsilon, privacy.delta)
         epsilons = limits.epsilons(privacy)
         if epsilon is not None:
-            limit = min(epsilons.values())
-            if epsilon > limit:
-                raise ConfigurationError(
-                    f"{option} is {epsilon:g}, but all answers together may cost epsilon "
-                    f"{limit:g} (that of the method, 0 if it has none): state more with "
-                    "--epsilon_limit, or lower it"
-                )
-            if federation.batchnorm_statistics == "batch":
-                raise ConfigurationError(
-                    "with batchnorm_statistics 'batch' an answer depends on several records: set "
-                    f"it to 'running', or leave out --{option}"
-                )
-            if federation.batchnorm_statistics == "own" and kind == "evaluate":
-                raise ConfigurationError(
-                    "with batchnorm_statistics 'own' an answer depends on the training records, "
-                    f"which the noise of --{option} does not cover: set it to 'running', or leave "
-                    f"out --{option}"
-                )
+            _check_epsilon(epsilon, min(epsilons.values()), kind, federation.batchnorm_statistics)
         examples = renumber(examples, "class", tuple(data.classes), "own")
         check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
         examples = Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
@@ -78,9 +63,7 @@ class PrivateAnswers:
         if epsilon is not None:
             key = machine_key()
             labels = self.examples.targets
-            with_labels = record_digests(examples.inputs, labels, key)
-            without = record_digests(examples.inputs, None, key)
-            digests = {0: np.concatenate([with_labels, without])}
+            digests = {0: ledger_digests(examples.inputs, labels, key)}
             ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
             self.budget = Budget(ledger, digests, privacy.delta, epsilons)
             contents = keyed_fingerprint(key, examples.inputs, labels)
@@ -130,3 +113,23 @@ class PrivateAnswers:
         tensors, total = self.budget.release_once(key, add_noise, cost)
         guarantee = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
         return tensors["right"], guarantee
+
+
+def _check_epsilon(epsilon: float, limit: float, kind: str, statistics: BatchNormOption) -> None:
+    """Raise a ConfigurationError if the noise costs too much or does not cover the answers."""
+    option = f"{kind}_epsilon"
+    if epsilon > limit:
+        raise ConfigurationError(
+            f"{option} is {epsilon:g}, but all answers together may cost epsilon {limit:g} (that "
+            "of the method, 0 if it has none): state more with --epsilon_limit, or lower it"
+        )
+    if statistics == "batch":
+        raise ConfigurationError(
+            "with batchnorm_statistics 'batch' an answer depends on several records: set it to "
+            f"'running', or leave out --{option}"
+        )
+    if statistics == "own" and kind == "evaluate":
+        raise ConfigurationError(
+            "with batchnorm_statistics 'own' an answer depends on the training records, which the "
+            f"noise of --{option} does not cover: set it to 'running', or leave out --{option}"
+        )

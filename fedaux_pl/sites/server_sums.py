@@ -108,18 +108,11 @@ class Collector:
             answers, refusals = self._collect_masked(digest, attempt, length)
             try:
                 total = add_masked(answers, joined)
+                break
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-                tell(f"secure sum, attempt {self.attempts} failed: {reason}")
-            else:
-                seconds = time.monotonic() - start
-                megabytes = 8 * length * len(answers) / 1e6
-                tell(
-                    f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
-                    f"{self.attempts}, {megabytes:.2f} MB, {seconds:.1f} s"
-                )
-                return joined, total
+            tell(f"secure sum, attempt {self.attempts} failed: {reason}")
             if not is_new and any(error.code in _LATER for error in refusals.values()):
                 raise ConfigurationError(
                     f"an earlier run began this secure sum with sites that are absent ({reason}): "
@@ -138,6 +131,13 @@ class Collector:
                 )
             attempt = None
             time.sleep(_RETRY)
+        seconds = time.monotonic() - start
+        megabytes = 8 * length * len(answers) / 1e6
+        tell(
+            f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
+            f"{self.attempts}, {megabytes:.2f} MB, {seconds:.1f} s"
+        )
+        return joined, total
 
     def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
         """Raise a ConfigurationError unless there are enough sites."""

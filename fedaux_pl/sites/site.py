@@ -86,7 +86,7 @@ class Site(Role):
     def run(self, federation: Federation, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(federation, self.limits.rehearsal)
-        federation.plan = federation.plan_releases()  # ``adapt`` has made the noise secret
+        federation.plan = federation.plan_releases()  # again: ``adapt`` may make the noise secret
         self.agreement = agreement(federation)
         scoring = self.algorithm.scoring
         privacy = Privacy(None) if scoring is None else scoring.privacy

@@ -14,12 +14,7 @@ from fedaux_pl.data import holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.downloads import fetch_missing
-from fedaux_pl.data.fingerprints import (
-    key_id,
-    keyed_fingerprint,
-    machine_key,
-    record_digests,
-)
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_unit_range, shorten
@@ -91,13 +86,13 @@ class FederatedDataModule(pl.LightningDataModule):
         check_setting("classes", classes, are_names, "be at least 2 different names")
         check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
         check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
-        fraction = negative_fraction
-        check_setting("negative_fraction", fraction, 0 < fraction < 1, "lie strictly in (0, 1)")
-        held_out = validation_fraction
-        check_setting("validation_fraction", held_out, 0 <= held_out < 1, "lie in [0, 1)")
-        is_allowed = holds != "public" or not held_out
+        is_fraction = 0 < negative_fraction < 1
+        check_setting("negative_fraction", negative_fraction, is_fraction, "lie strictly in (0, 1)")
+        is_fraction = 0 <= validation_fraction < 1
+        check_setting("validation_fraction", validation_fraction, is_fraction, "lie in [0, 1)")
+        is_allowed = holds != "public" or not validation_fraction
         expected = "be 0 at the server of sites: its source can give validation data"
-        check_setting("validation_fraction", held_out, is_allowed, expected)
+        check_setting("validation_fraction", validation_fraction, is_allowed, expected)
         self.private = as_source("private", private)
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
@@ -111,16 +106,16 @@ class FederatedDataModule(pl.LightningDataModule):
         self.download = download
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
-        self._is_fast = False
+        self._is_fast = False  # whether the loaded data are those of a fast_dev_run
         self._private: PrivateData | None = None
         self._public: PublicData | None = None
 
     def prepare_data(self) -> None:
         """Load the data in one process per node first, so that the others find it cached."""
-        fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
-        if self._private is None or fast != self._is_fast:
-            self._load(at_most=64 if fast else None)  # samples of each client and data set
-            self._is_fast = fast
+        is_fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]
+        if self._private is None or is_fast != self._is_fast:
+            self._load(at_most=64 if is_fast else None)
+            self._is_fast = is_fast
 
     def setup(self, stage: str | None = None) -> None:
         """Load and split the data, once, and move it to the Trainer's device."""
@@ -129,11 +124,12 @@ class FederatedDataModule(pl.LightningDataModule):
             self.to(self.trainer.strategy.root_device)
 
     def _load(self, at_most: int | None) -> None:
+        """Load the data, ``at_most`` so many samples of each client and data set."""
         memory = self._choose_memory()
         self._fetch_missing()
         private = PrivateData.load(self, memory)
         key = machine_key()
-        public_hash = {}
+        public_fingerprints = {}
         self._public = None
         self.shared_rows = 0  # auxiliary samples that are also private training samples
         if self.auxiliary is not None and "auxiliary" in self.held_parts:
@@ -144,11 +140,11 @@ class FederatedDataModule(pl.LightningDataModule):
             seed = derive_seed(self.seed, holdings.PUBLIC_SPLIT)
             self._public = PublicData.split(inputs, self.negative_fraction, seed)
             self.shared_rows = private.check_public(inputs, key)
-            public_hash["auxiliary"] = tensor_digest(inputs)  # needs no key
+            public_fingerprints["auxiliary"] = tensor_digest(inputs)  # without a key
         private = private.split(self)
         if at_most is not None:
             private = private.shorten(at_most)
-        self.fingerprints = private.fingerprints(key) | public_hash
+        self.fingerprints = private.fingerprints(key) | public_fingerprints
         self.num_clients = len(private.clients) or self.num_clients
         self._private = private
 
@@ -166,7 +162,7 @@ class FederatedDataModule(pl.LightningDataModule):
         fetch_missing(downloads)
 
     def _choose_memory(self) -> Memory:
-        """Return where images stay, and tell the sources."""
+        """Return where images stay, and set ``on_disk`` of the sources."""
         memory = self.memory
         if memory is None:
             size = sum(source.image_bytes() for source in self._sources())
@@ -183,7 +179,8 @@ class FederatedDataModule(pl.LightningDataModule):
     def to(self, device: torch.device | str) -> "FederatedDataModule":
         """Move all data to a device, as ``setup`` does under a Trainer."""
         self._private = self._loaded().to(device)
-        self._public = self._public and self._public.to(device)
+        if self._public is not None:
+            self._public = self._public.to(device)
         for name in ("distill_labels", "sample_weights"):
             self.__dict__.pop(name, None)  # of the former data or device
         return self
@@ -206,7 +203,7 @@ class FederatedDataModule(pl.LightningDataModule):
         return self._public
 
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the data of each client, as plain values."""
+        """Return all settings that determine the data of each client, as plain values."""
         contents = dict(self.fingerprints)
         settings: dict[str, Any] = {
             "private": type(self.private).__name__,
@@ -217,14 +214,14 @@ class FederatedDataModule(pl.LightningDataModule):
         if self.at_sites:
             settings |= {"holds": self.holds, "classes": list(self.classes)}
         settings |= {"negatives": self.negative_fraction, "seed": self.seed, "contents": contents}
-        if self.validation_fraction:  # of the private data, whose fingerprint is there
+        if self.validation_fraction:  # those records are in the fingerprint of the private data
             del contents["validation"]
         if self.validation_examples is not None:
             settings["validation"] = self.validation_fraction or "given"
         return settings
 
     def release_settings(self) -> dict[str, Any]:
-        """The settings that determine what clients release: not those of test data.
+        """Return the settings that determine what clients release: not those of test data.
 
         A held-out fraction is among them, as it changes D_i; given validation data are not.
         """
@@ -236,7 +233,7 @@ class FederatedDataModule(pl.LightningDataModule):
         return settings
 
     def client_fingerprints(self) -> list[str]:
-        """A keyed hash of each client's inputs and labels, in their order."""
+        """Return a keyed hash of the inputs and labels of each client."""
         clients = map(self.client, range(self.num_clients))
         return [keyed_fingerprint(machine_key(), x.inputs, x.targets) for x in clients]
 
@@ -246,11 +243,9 @@ class FederatedDataModule(pl.LightningDataModule):
         return key_id(machine_key())
 
     def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Keyed hashes of each record of D_i with its label, then without: it may be corrected."""
+        """Return keyed hashes of the records of D_i, as a ledger has them."""
         examples = self.client(client)
-        key = machine_key()
-        with_labels = record_digests(examples.inputs, examples.targets, key)
-        return np.concatenate([with_labels, record_digests(examples.inputs, None, key)])
+        return ledger_digests(examples.inputs, examples.targets, machine_key())
 
     @property
     def data_name(self) -> str:
@@ -283,8 +278,9 @@ class FederatedDataModule(pl.LightningDataModule):
     def check_model(self, model: nn.Module) -> None:
         """Raise a ValueError or a DataError if the model cannot read, or misreads, the inputs."""
         for inputs in self.all_inputs:
-            # bytes of images need no check, and to read them all takes long
-            for chunk in [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs):
+            # any byte is a valid pixel: one image is enough
+            checked = [inputs[:1]] if inputs.dtype == torch.uint8 else chunks(inputs)
+            for chunk in checked:
                 model.check_inputs(chunk)  # type: ignore[operator]
         for source in self._sources():
             source.check_model(model)
@@ -322,13 +318,13 @@ class FederatedDataModule(pl.LightningDataModule):
         return [len(indices) for indices in self.client_indices]
 
     def client(self, index: int) -> Examples:
-        """D_i, a copy of the private data of one client."""
+        """Return D_i, a copy of the private data of one client."""
         train = self._train()
         where = self.client_indices[index].to(train.inputs.device)
         return Examples(select(train.inputs, where), train.targets[where], train.classes)
 
     def class_counts(self) -> NDArray[np.int64]:
-        """The number of samples of each class in each D_i, shape (n, C)."""
+        """Return the number of samples of each class in each D_i, shape (n, C)."""
         targets = self._train().targets.cpu()
         size = len(self.classes)
         counts = [torch.bincount(targets[rows], minlength=size) for rows in self.client_indices]
@@ -369,8 +365,9 @@ class FederatedDataModule(pl.LightningDataModule):
                 f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
             )
         numbers = {name: number for number, name in enumerate(self.classes)}
-        private = torch.tensor([numbers.get(name, -1) for name in names])
-        return private[examples.targets[public.rows["distill"].cpu()]].to(public.inputs.device)
+        private_numbers = torch.tensor([numbers.get(name, -1) for name in names])
+        labels = private_numbers[examples.targets[public.rows["distill"].cpu()]]
+        return labels.to(public.inputs.device)
 
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
@@ -379,7 +376,7 @@ class FederatedDataModule(pl.LightningDataModule):
 
     @property
     def test_examples(self) -> Examples:
-        """The test data; their ``clients``, if they have any, index ``client_names`` of them."""
+        """The test data; their ``clients``, if any, index their own ``client_names``."""
         test = self._loaded().parts.get("test")
         if test is None:
             raise DataError("a site has no test data: they are at the server")
@@ -403,7 +400,7 @@ class FederatedDataModule(pl.LightningDataModule):
         balanced: bool = False,
         **options: Any,
     ) -> TensorBatches:
-        """Shuffled batches (inputs, labels) of one client's data; options of TensorBatches.
+        """Return shuffled batches (inputs, labels) of a client; ``options`` are of TensorBatches.
 
         If ``balanced``, they have a third tensor, the ``sample_weights``.
         """
@@ -419,45 +416,45 @@ class FederatedDataModule(pl.LightningDataModule):
         targets = self._train().targets
         labels = targets.cpu()
         weights = torch.ones(len(labels))  # of samples that are held out
-        for own in self.client_indices:
-            weights[own] = balanced_weights(labels[own])
+        for rows in self.client_indices:
+            weights[rows] = balanced_weights(labels[rows])
         return weights.to(targets.device)
 
     def distill_batches(
         self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
     ) -> TensorBatches:
-        """Shuffled batches of D_distill with soft labels and, if ``labeled``, its own labels."""
+        """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels."""
         options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
         tensors = (targets, self.distill_labels) if labeled else (targets,)
         return TensorBatches(self.distill_inputs, *tensors, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
-        """Shuffled batches (inputs,) of D_aux."""
+        """Return shuffled batches (inputs,) of D_aux, of 2 samples or more."""
         check_unit_range(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
         options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
         return TensorBatches(self.auxiliary_inputs, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:
-        """Return the options of batches; the last one may have 1 sample if there is only one."""
+        """Return options of TensorBatches; a batch has 1 sample only if there are no others."""
         seed = derive_seed(self.seed, *purpose)
         return {"batch_size": batch_size, "shuffle": True, "seed": seed, "smallest": min(2, count)}
 
     def train_dataloader(self) -> list[int]:
-        """One dummy batch: an epoch of a federation is one round."""
+        """Return one dummy batch: an epoch of a federation is one round."""
         return [0]
 
     def val_dataloader(self) -> TensorBatches:
-        """The validation data or, without any, the test data, in order."""
+        """Return the validation data or, without any, the test data, in order."""
         return _in_order(self.evaluation_examples)
 
     def test_dataloader(self) -> TensorBatches:
-        """The test data, in order."""
+        """Return the test data, in order."""
         return _in_order(self.test_examples)
 
     predict_dataloader = test_dataloader
 
 
 def _in_order(examples: Examples) -> TensorBatches:
-    # 10,000 test images are five equal batches: cuDNN tries its kernels for every other size
+    # five equal batches of 10,000 test images: cuDNN benchmarks its kernels for each size anew
     size = fit_batch_size(2000, examples.inputs)
     return TensorBatches(examples.inputs, examples.targets, batch_size=size)

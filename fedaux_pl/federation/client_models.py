@@ -1,4 +1,4 @@
-"""The models that clients use themselves: what makes them differ from the server's."""
+"""The models that clients use themselves: how they differ from the server's."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -59,16 +59,16 @@ def describe_client_models(
     *,
     is_kept: bool = True,
 ) -> list[str]:
-    """Return what makes the models of clients their own; empty if they use the server's.
+    """Return how the models of clients differ from the server's; empty if they do not.
 
-    ``is_kept`` is whether the client has kept something from a round (FedBN).
+    ``is_kept`` is whether the client has kept entries of a round (FedBN).
     """
     models = list(students)
     reasons = []
-    for model in models[:1]:
-        kept = algorithm.own_entries(model)
-        if kept and is_kept:
-            what = "weights" if len(kept) == len(model.state_dict()) else "BatchNorm"
+    if models and is_kept:
+        entries = algorithm.own_entries(models[0])
+        if entries:
+            what = "weights" if len(entries) == len(models[0].state_dict()) else "BatchNorm"
             reasons.append(f"the {what} of its last round ({algorithm.name})")
     if local.fine_tuning:
         reasons.append(f"fine-tuning on its training data ({counted(local.fine_tuning, 'epoch')})")
@@ -85,7 +85,7 @@ def attach_data(federation: "Federation", data: FederatedDataModule) -> None:
         rounds = saved.get("rounds", rounds)
     trainer = pl.Trainer(
         max_epochs=rounds,
-        accelerator="cpu" if MPSAccelerator.is_available() else "auto",  # which has no float64
+        accelerator="cpu" if MPSAccelerator.is_available() else "auto",  # MPS has no float64
         devices=1,
         logger=False,
         enable_checkpointing=False,

@@ -89,7 +89,8 @@ class FederationModule(pl.LightningModule):
         self.pretraining = pretraining
         self.optimizer_state = optimizer_state
         self.carry = optimizer_state == "carry"
-        self.threads = self._given_threads = threads
+        self._given_threads = threads
+        self.threads = threads
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
         self.role = Role()
@@ -106,10 +107,10 @@ class FederationModule(pl.LightningModule):
         """Forget everything that a run has learned."""
         self._h0: dict[str, dict[str, Tensor]] = {}
         self.plan: Plan = {}  # the steps in which clients release
-        self.releases: dict[str, Collected] = {}  # what they have released so far, by step
+        self.releases: dict[str, Collected] = {}  # so far; by step, or "gradient/resnet8"
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
-        self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher that is made of releases alone
+        self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone
         self.carried = CarriedState(
             TeacherMemory(discount=self.algorithm.discount, clients=self.algorithm.max_absent)
         )
@@ -131,7 +132,7 @@ class FederationModule(pl.LightningModule):
     @property
     def _federated(self) -> FederatedDataModule | None:
         """The Trainer's data module if it is a federated one; None for dataloaders alone."""
-        data = getattr(self._trainer, "datamodule", None)  # no Trainer: of a checkpoint
+        data = getattr(self._trainer, "datamodule", None)  # a loaded federation has no Trainer
         return data if isinstance(data, FederatedDataModule) else None
 
     def create_students(
@@ -143,9 +144,10 @@ class FederationModule(pl.LightningModule):
         self.evaluation = Evaluation(self.chosen_metrics, self.classes)
 
     def setup(self, stage: str) -> None:
-        """Create the students, once the data are known; a loaded federation keeps its own.
+        """Check the options against the data, plan the releases and create the students.
 
-        A Trainer that has finished no round begins a new run. A checkpoint is loaded afterwards.
+        A fit from round 0 begins a new run; a federation of ``load_from_checkpoint`` keeps its
+        students. Lightning loads a checkpoint to resume afterwards.
         """
         trainer = self.trainer
         algorithm = self.algorithm
@@ -156,11 +158,11 @@ class FederationModule(pl.LightningModule):
         data = self.data
         checks.check_data(data, algorithm, self.clients)
         self.role.check(trainer)
-        further = self.monitored_metrics
+        monitored = self.monitored_metrics
         if "test" not in data.held_parts or data.evaluation_examples.clients is None:
-            further = {name: further[name] for name in further if "_client/" not in name}
+            monitored = {name: monitored[name] for name in monitored if "_client/" not in name}
         has_validation = data.validation_examples is not None
-        checks.check_trainer(trainer, self.clients, has_validation, further)
+        checks.check_trainer(trainer, self.clients, has_validation, monitored)
         if is_fit:
             optimizer = self.local.optimizer_settings.plain()
             algorithm.check_clients(optimizer, str(trainer.precision))
@@ -175,7 +177,7 @@ class FederationModule(pl.LightningModule):
             self.create_students(data.input_shape, data.classes, algorithm.pretrained)
             for student in self.students.values():
                 data.check_model(student)
-                algorithm.own_entries(student)  # raises if it cannot have any
+                algorithm.own_entries(student)  # raises if the network has no such layers
         students = dict(self.students.items())
         if self.batchnorm_statistics == "own" and stage != "predict":
             check_own_statistics(data)
@@ -214,9 +216,13 @@ class FederationModule(pl.LightningModule):
     @property
     def heads(self) -> Sequence[ReleasedHead]:
         """What clients have released in the first step, ordered by client."""
-        for collected in self.releases.values():
-            return collected.heads
-        return []
+        first = next(iter(self.releases.values()), None)
+        return [] if first is None else first.heads
+
+    @property
+    def all_heads(self) -> list[ReleasedHead]:
+        """What clients have released in all steps."""
+        return [head for collected in self.releases.values() for head in collected.heads]
 
     @property
     def h0(self) -> Mapping[str, State]:
@@ -251,14 +257,10 @@ class FederationModule(pl.LightningModule):
             )
         return given
 
-    @property
-    def all_heads(self) -> list[ReleasedHead]:
-        """What clients have released in all steps."""
-        return [head for collected in self.releases.values() for head in collected.heads]
-
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""
-        self.threads = self.hparams["threads"] = self._given_threads or threads
+        self.threads = self._given_threads or threads
+        self.hparams["threads"] = self.threads
         torch.set_num_threads(self.threads)
 
     def teardown(self, stage: str) -> None:
@@ -327,22 +329,23 @@ class FederationModule(pl.LightningModule):
 
     @property
     def client_confusions(self) -> Mapping[str, Tensor]:
-        """Those of clients that the evaluated data name."""
+        """The confusion matrices of the clients that the evaluated data name, shape (C, C) each."""
         return self.evaluation.client_confusions
 
     @property
     def monitored_metrics(self) -> dict[str, bool]:
-        """What callbacks can monitor besides accuracies: whether a higher value is better."""
+        """Whether higher is better, by metric that callbacks can monitor besides accuracies."""
         return self.evaluation.monitored
 
     @property
     def evaluation_prefix(self) -> str:
         """The prefix of what is measured in a round: on validation data, or on the test data."""
         data = self._federated
-        return "" if data is not None and data.validation_examples is None else "val/"
+        is_test = data is not None and data.validation_examples is None
+        return "" if is_test else "val/"
 
     def client_labels(self, names: Sequence[str]) -> list[str]:
-        """Return the clients' names; numbers with secret noise, unless they are sites."""
+        """Return the clients' names; with secret noise their numbers, unless they are sites."""
         if self.algorithm.secret_noise and not self.data.at_sites:
             return [f"client {index}" for index in range(len(names))]
         return list(names)
@@ -354,7 +357,7 @@ class FederationModule(pl.LightningModule):
 
     @property
     def shows_classes(self) -> bool:
-        """Whether classes and clients are shown apart: with secret noise, not on private data."""
+        """Whether metrics by class and client are shown: not of private data with secret noise."""
         return not (self.algorithm.secret_noise and self.holds_out)
 
     def privacy(self) -> list[str]:
@@ -370,23 +373,23 @@ class FederationModule(pl.LightningModule):
             lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
         saved = "which the server's checkpoint holds"
         held_out = "the validation data that clients hold out"
-        others = []
+        unprotected = []
         if self.carry:
-            others.append(
+            unprotected.append(
                 f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
             )
         if self.holds_out:
-            others.append(f"the accuracies on {held_out}, and the choice of a round by them")
+            unprotected.append(f"the accuracies on {held_out}, and the choice of a round by them")
             if algorithm.remember:
-                others.append(f"the clients' logits on {held_out}, {saved}")
+                unprotected.append(f"the clients' logits on {held_out}, {saved}")
         if self.is_voted and self.holds_out:
-            others.append(f"the clients' votes by {held_out}, which choose the models")
+            unprotected.append(f"the clients' votes by {held_out}, which choose the models")
         if self._uses_training_data:
-            others.append("the metrics by client, which depend on the training data of each")
+            unprotected.append("the metrics by client, which depend on the training data of each")
         if algorithm.has_payload or self.carried.client_states:
             sent = "what clients send besides their weights and what they keep between rounds"
-            others.append(f"{sent}, {saved}")
-        lines += [f"NOT private: {what}" for what in others]
+            unprotected.append(f"{sent}, {saved}")
+        lines += [f"NOT private: {what}" for what in unprotected]
         return [*lines, *self.role.privacy_notes]
 
     @property
@@ -396,7 +399,7 @@ class FederationModule(pl.LightningModule):
         return is_here and (self.batchnorm_statistics == "own" or self.local.fine_tuning > 0)
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
-        """Return what makes the model of a client, or of any, its own; empty if nothing does."""
+        """Return how the model of a client, or of any, differs from the server's; empty if not."""
         students = list(self.students.values())
         if client is not None:
             students = [self.students[self.architectures[client]]]
@@ -412,9 +415,11 @@ class FederationModule(pl.LightningModule):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
-        names = list(signature(FederationModule).parameters)[:-1]  # the last one are the metrics
-        given = {name: getattr(self, name) for name in names}
-        return given | ({"metrics": self.chosen_metrics} if self.chosen_metrics else {})
+        names = [name for name in signature(FederationModule).parameters if name != "metrics"]
+        arguments = {name: getattr(self, name) for name in names}
+        if self.chosen_metrics:  # ``self.metrics`` are the measured values
+            arguments["metrics"] = self.chosen_metrics
+        return arguments
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""

@@ -20,16 +20,19 @@ class Role:
     ``federation.role = LearnH0()`` gives a federation another one.
     """
 
-    has_rounds = True  # after ``run``
+    has_rounds = True  # whether rounds follow ``run``
     announces_duration = True
-    privacy_notes: Sequence[str] = ()  # what leaves the clients besides, a sentence each
+    privacy_notes: Sequence[str] = ()  # what else leaves the clients, a sentence each
 
     def check(self, trainer: pl.Trainer) -> None:
         """Raise a ConfigurationError if the role does not fit the Trainer."""
+        if self.has_rounds:
+            return
         for name in ("min_steps", "min_epochs"):
-            if not self.has_rounds and getattr(trainer, name):
+            value = getattr(trainer, name)
+            if value:
                 raise ConfigurationError(
-                    f"got trainer.{name} = {getattr(trainer, name)}; expected none, because "
+                    f"got trainer.{name} = {value}; expected none, because "
                     f"{type(self).__name__} runs no round: set it to null"
                 )
 
@@ -51,7 +54,7 @@ class LearnH0(Role):
         self.accuracy: dict[str, float] = {}  # by kNN, of each architecture
 
     def run(self, federation: "Federation", preparation: Preparation) -> None:
-        """Learn h_0, which the cache then has."""
+        """Learn h_0 and keep it in the cache."""
         federation.learn_h0(preparation)
         if not federation.data.at_sites:
             for name, extractor in federation.extractors().items():

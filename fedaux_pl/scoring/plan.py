@@ -16,8 +16,9 @@ from fedaux_pl.scoring.step import Step
 Plan = Mapping[str, Step]
 """The steps of a method by name, in their order; empty if its clients release nothing."""
 
-_LEAST = 16  # dimensions
-_LARGEST = 512
+_LEAST_DIMENSIONS = 16
+_MOST_DIMENSIONS = 512
+_SECOND_RELEASE_NOISE = 0.004  # up to which it pays, relative to the mean size of a class
 _COUNT_NOISE = 0.05  # of the class counts of a client, relative to the mean size of a client
 _LEAST_COUNT_SHARE = 0.02  # of the counts in the budget
 _LARGEST_COUNT_SHARE = 0.2
@@ -41,7 +42,7 @@ class PublicNumbers:
         return self.records * len(self.sizes) / sum(map(len, self.sizes.values()))
 
     def noises(self, privacy: Privacy) -> int:
-        """Return how many noises are added up in a sum over the clients of an architecture."""
+        """Return how many noises a sum over an architecture has at least: 1 in a secure sum."""
         return 1 if privacy.secure else min(map(len, self.sizes.values()))
 
 
@@ -77,16 +78,16 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     if not isinstance(scorer, ClassStatistics):
         return {"scores": Step(scoring)}
     releases = scorer.releases or choose_releases(privacy, _known(numbers))
-    of_counts = 0.0
+    count_share = 0.0
     if secure and counts:
-        of_counts = secure.count_share or count_share(privacy, _known(numbers))
+        count_share = secure.count_share or choose_count_share(privacy, _known(numbers))
     attempts = secure.attempts if secure else 1
-    share = (1 - of_counts) / releases / attempts
+    share = (1 - count_share) / releases / attempts
     scoring = replace(scoring, scorer=replace(scorer, releases=releases))
     summed = secure is not None
     steps = [Step(scoring, "statistics", share, summed)]
-    if of_counts:
-        rest = 1 - releases * attempts * share
+    if count_share:
+        rest = 1 - releases * attempts * share  # count_share but for rounding; in all ledgers
         steps.append(Step(replace(scoring, scorer=ClassCounts()), "counts", rest))
     if releases == 2:
         steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, summed))
@@ -102,9 +103,8 @@ def _choose_map(scoring: Scoring, numbers: PublicNumbers | None) -> FeatureMap:
         dimensions = choose_dimensions(scoring.scorer, scoring.privacy, _known(numbers))
     whitening = feature_map.whitening
     if whitening is None:
-        # more for a vector of each client in many dimensions
-        is_low = isinstance(scoring.scorer, ClassStatistics) or dimensions < 64
-        whitening = 0.5 if is_low else 0.75
+        is_per_client = not isinstance(scoring.scorer, ClassStatistics)
+        whitening = 0.75 if is_per_client and dimensions >= 64 else 0.5
     return replace(feature_map, dimensions=dimensions, whitening=whitening)
 
 
@@ -139,22 +139,25 @@ def choose_dimensions(scorer: Scorer, privacy: Privacy, numbers: PublicNumbers) 
     """
     multiplier = privacy.cost(1.0).sigma
     if multiplier == 0:
-        return _LARGEST
+        return _MOST_DIMENSIONS
     if isinstance(scorer, ClassStatistics):
         noise = numbers.classes * multiplier * numbers.noises(privacy) ** 0.25
         ratio = numbers.records / noise
     else:
         ratio = numbers.client_size / multiplier
-    return int(min(max(2.0 ** round(math.log2(ratio)), _LEAST), _LARGEST))
+    power = 2.0 ** round(math.log2(ratio))
+    return int(min(max(power, _LEAST_DIMENSIONS), _MOST_DIMENSIONS))
 
 
 def choose_releases(privacy: Privacy, numbers: PublicNumbers) -> int:
     """Return 2 if the noise is small enough for a second release to pay."""
     noise = privacy.cost(1.0).sigma * math.sqrt(numbers.noises(privacy))
-    return 2 if noise * numbers.classes / numbers.records <= 0.004 else 1
+    relative_noise = noise * numbers.classes / numbers.records
+    return 2 if relative_noise <= _SECOND_RELEASE_NOISE else 1
 
 
-def count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
+def choose_count_share(privacy: Privacy, numbers: PublicNumbers) -> float:
     """Return the share of the budget with which counts have noise of 5 % of a client's size."""
     noise = math.sqrt(2) * privacy.cost(1.0).sigma / numbers.client_size
-    return min(max((noise / _COUNT_NOISE) ** 2, _LEAST_COUNT_SHARE), _LARGEST_COUNT_SHARE)
+    share = (noise / _COUNT_NOISE) ** 2
+    return min(max(share, _LEAST_COUNT_SHARE), _LARGEST_COUNT_SHARE)

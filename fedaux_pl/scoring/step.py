@@ -24,7 +24,7 @@ class Step:
     Attributes:
         scoring: The options, with the scorer of this release.
         name: ``scores``, ``statistics``, ``counts`` or ``gradient``.
-        share: Its share of the budget, in each attempt, as in ``Privacy.cost``.
+        share: The share of the budget that each attempt has, as in ``Privacy.cost``.
         summed: Whether the server gets the sum over clients alone.
 
     Examples:
@@ -70,12 +70,14 @@ class Step:
 
     @property
     def sends(self) -> bool:
-        """Whether the server sends tensors with it, which it makes of earlier releases."""
-        return bool(self.scorer.sent_shapes(1, 1))
+        """Whether the server sends tensors with it, which it computes from earlier releases."""
+        return bool(self.scorer.sent_shapes(1, 1))  # at any sizes
 
     def with_sent(self, tensors: Mapping[str, Tensor]) -> Self:
         """Return the step with the tensors that the server sends."""
-        scorer = replace(self.scorer, **tensors) if tensors else self.scorer  # type: ignore[type-var]
+        if not tensors:
+            return self
+        scorer = replace(self.scorer, **tensors)  # type: ignore[type-var]
         return replace(self, scoring=replace(self.scoring, scorer=scorer))
 
     def settings(self) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class Step:
         public_map: PublicMap,
         noise_seed: int | None,
     ) -> ReleasedHead:
-        """Return the release of a vector with this l2-sensitivity, of rows of a public map."""
+        """Add noise to a vector with this l2-sensitivity and return the release."""
         privacy = self.scoring.privacy
         weight, cost = privacy.release(vector, sensitivity, noise_seed, self.share)
         release = replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)

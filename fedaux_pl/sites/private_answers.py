@@ -1,18 +1,21 @@
-"""What a site tells about the server's models by records of its own that train nothing."""
+"""What a site answers about the server's models from its test or validation records."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedaux_pl.data import Examples
-from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key, record_digests
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
-from fedaux_pl.engine.inference import predict_private_features, server_statistics
+from fedaux_pl.engine.inference import (
+    BatchNormOption,
+    predict_private_features,
+    server_statistics,
+)
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
@@ -29,9 +32,9 @@ class PrivateAnswers:
     Args:
         federation: The federation of the site.
         examples: The records: test or validation data.
-        kind: The request that they answer, ``evaluate`` or ``vote``: its epsilon is the limit
-            ``KIND_epsilon``; None for answers without noise.
-        limits: What the site agrees to.
+        kind: The request that they answer, ``evaluate`` or ``vote``.
+        limits: What the site agrees to: with ``evaluate_epsilon`` or ``vote_epsilon`` None, answers
+            have no noise.
         privacy: That of the method, whose delta is used.
         origin: The server, which the ledger notes.
     """
@@ -48,29 +51,11 @@ class PrivateAnswers:
         data = federation.data
         self.federation = federation
         self.rehearsal = limits.rehearsal
-        option = f"{kind}_epsilon"
-        epsilon: float | None = getattr(limits, option)
+        epsilon: float | None = getattr(limits, f"{kind}_epsilon")
         self.privacy = Privacy(epsilon, privacy.delta)
         epsilons = limits.epsilons(privacy)
         if epsilon is not None:
-            limit = min(epsilons.values())
-            if epsilon > limit:
-                raise ConfigurationError(
-                    f"{option} is {epsilon:g}, but all answers together may cost epsilon "
-                    f"{limit:g} (that of the method, 0 if it has none): state more with "
-                    "--epsilon_limit, or lower it"
-                )
-            if federation.batchnorm_statistics == "batch":
-                raise ConfigurationError(
-                    "with batchnorm_statistics 'batch' an answer depends on several records: set "
-                    f"it to 'running', or leave out --{option}"
-                )
-            if federation.batchnorm_statistics == "own" and kind == "evaluate":
-                raise ConfigurationError(
-                    "with batchnorm_statistics 'own' an answer depends on the training records, "
-                    f"which the noise of --{option} does not cover: set it to 'running', or leave "
-                    f"out --{option}"
-                )
+            _check_epsilon(epsilon, min(epsilons.values()), kind, federation.batchnorm_statistics)
         examples = renumber(examples, "class", tuple(data.classes), "own")
         check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
         examples = Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
@@ -78,15 +63,14 @@ class PrivateAnswers:
         if epsilon is not None:
             key = machine_key()
             labels = self.examples.targets
-            digests = [record_digests(examples.inputs, known, key) for known in (labels, None)]
+            digests = {0: ledger_digests(examples.inputs, labels, key)}
             ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
-            records = {0: np.concatenate(digests)}
-            self.budget = Budget(ledger, records, privacy.delta, epsilons)
+            self.budget = Budget(ledger, digests, privacy.delta, epsilons)
             contents = keyed_fingerprint(key, examples.inputs, labels)
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
             # in all ledgers: do not change it
-            name = {"evaluate": "evaluation"}.get(kind, kind)
+            name = "evaluation" if kind == "evaluate" else kind
             self._key = f"{name} {VERSION} {models} {options} {contents}"
 
     def __len__(self) -> int:
@@ -98,7 +82,7 @@ class PrivateAnswers:
         return None if self.rehearsal else self.privacy.epsilon
 
     def predict(self, name: str, state: State) -> Tensor:
-        """Return f(x) of an architecture on all records, with noise from each record alone."""
+        """Return f(x) on all records; if noise follows, each row depends on its record alone."""
         server = self.federation.server
         runner = server.context.runner
         model = server.models[name]
@@ -115,16 +99,37 @@ class PrivateAnswers:
     def release(
         self, what: str, compute: Callable[[], Tensor], sensitivity: float, asked: str, round_: int
     ) -> tuple[Tensor, str]:
-        """Return a vector with noise and its guarantee; the stored one if the same was asked."""
+        """Return a vector with noise and its guarantee; the stored one if ``asked`` is the same."""
         cost = replace(self.privacy.cost(sensitivity), what=what)
         seed = None
         if self.rehearsal:
             seed = self.federation.server.context.derive_seed(SeedPurpose.RELEASE_NOISE, round_)
 
-        def release() -> NewRelease:
-            return {"right": self.privacy.release(compute(), sensitivity, seed)[0]}, {0: cost}
+        def add_noise() -> NewRelease:
+            noisy, _ = self.privacy.release(compute(), sensitivity, seed)
+            return {"right": noisy}, {0: cost}  # its name in all ledgers
 
         key = ReleaseKey(f"{self._key} {asked}")
-        tensors, total = self.budget.release_once(key, release, cost)
-        about = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
-        return tensors["right"], about
+        tensors, total = self.budget.release_once(key, add_noise, cost)
+        guarantee = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
+        return tensors["right"], guarantee
+
+
+def _check_epsilon(epsilon: float, limit: float, kind: str, statistics: BatchNormOption) -> None:
+    """Raise a ConfigurationError if the noise costs too much or does not cover the answers."""
+    option = f"{kind}_epsilon"
+    if epsilon > limit:
+        raise ConfigurationError(
+            f"{option} is {epsilon:g}, but all answers together may cost epsilon {limit:g} (that "
+            "of the method, 0 if it has none): state more with --epsilon_limit, or lower it"
+        )
+    if statistics == "batch":
+        raise ConfigurationError(
+            "with batchnorm_statistics 'batch' an answer depends on several records: set it to "
+            f"'running', or leave out --{option}"
+        )
+    if statistics == "own" and kind == "evaluate":
+        raise ConfigurationError(
+            "with batchnorm_statistics 'own' an answer depends on the training records, which the "
+            f"noise of --{option} does not cover: set it to 'running', or leave out --{option}"
+        )

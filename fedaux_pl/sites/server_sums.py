@@ -1,7 +1,7 @@
-"""Secure sums at the server: it collects keys and masked vectors, and adds these up.
+"""Secure sums at the server: it collects keys, then masked vectors, and adds up the vectors.
 
-It keeps the keys of an attempt in its state folder before it asks for masked vectors: killed
-there, it repeats that step.
+Before it asks for masked vectors it writes the keys of the attempt to its state folder: a server
+that was killed repeats that attempt, for which no site pays twice.
 """
 
 import json
@@ -28,8 +28,8 @@ from fedaux_pl.sites.site_status import tell
 from fedaux_pl.sites.wire import FINAL, Message, RefusalError
 
 _RETRY = 2.0  # seconds before sites are asked again
-_LATER = ("absent", "busy")  # a site may answer later
-_REPEATS = 3  # of the second step, for sites whose answer was lost
+_LATER = ("absent", "busy")  # codes of sites that may answer later
+_REPEATS = 3  # of a question for masked vectors, to sites that may answer later
 
 
 class Collector:
@@ -46,12 +46,12 @@ class Collector:
         self.step = step
         self.groups = groups
         self.data = data
-        self.secure = step.secure
+        self.options = step.secure
         # the second sum is used only if it is over all sites of the first
         count = sum(map(len, groups.values()))
-        self.least = count if step.sends else self.secure.least_clients
+        self.least = count if step.sends else self.options.least_clients
         self.attempts = 0  # of all sums so far
-        self._number = 0  # of the last attempt, which rises over all servers
+        self._number = 0  # of the last attempt
 
     def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
         """Return the secure sum over the sites of each architecture."""
@@ -77,10 +77,11 @@ class Collector:
         for site in names:
             requests.status.change(site, in_sum=site in joined)
         members = sorted(names.index(site) for site in joined)
-        secure = SecureSum(step, row_length, classes, len(members))
-        head = secure.head(members, total, public_map, requests.sites.rehearsal)
-        largest = step.scorer.largest_norm(self._count_records(joined), 0) * (1 + 1e-3)
-        if not bool((head.weight.abs() <= largest + 40 * head.release.total_sigma).all()):
+        secure_sum = SecureSum(step, row_length, classes, len(members))
+        head = secure_sum.head(members, total, public_map, requests.sites.rehearsal)
+        norm = step.scorer.largest_norm(self._count_records(joined), 0) * (1 + 1e-3)  # rounding
+        largest = norm + 40 * head.release.total_sigma
+        if not bool((head.weight.abs() <= largest).all()):
             raise PrivacyError(
                 "the secure sum is larger than any data and noise can be: the masks have not "
                 "cancelled, or a site has sent a false vector"
@@ -90,35 +91,28 @@ class Collector:
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum of their vectors of this length.
 
-        Raises a ConfigurationError if the attempts that the budget pays for have failed.
+        Raise a ConfigurationError if the attempts that the budget pays for have failed.
         """
         start = time.monotonic()
         path = state_folder() / "secure_sums" / f"{digest}.json"
         attempt = _read_attempt(path)
-        is_new = False  # an attempt of an earlier run was paid for then
-        lost = 0
+        is_new = False  # an attempt of an earlier run is paid for already
+        lost = 0  # attempts that sites have paid for
         while True:
             if attempt is None:
                 is_new = True
-                attempt = self._keys(digest, names)
+                attempt = self._collect_keys(digest, names)
                 write_json_atomically(path, attempt)
             self.attempts += 1
             joined = sorted(attempt["keys"])
-            answers, refusals = self._masked(digest, attempt, length)
+            answers, refusals = self._collect_masked(digest, attempt, length)
             try:
                 total = add_masked(answers, joined)
+                break
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-                tell(f"secure sum, attempt {self.attempts} failed: {reason}")
-            else:
-                seconds = time.monotonic() - start
-                size = 8 * length * len(answers) / 1e6
-                tell(
-                    f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
-                    f"{self.attempts}, {size:.2f} MB, {seconds:.1f} s"
-                )
-                return joined, total
+            tell(f"secure sum, attempt {self.attempts} failed: {reason}")
             if not is_new and any(error.code in _LATER for error in refusals.values()):
                 raise ConfigurationError(
                     f"an earlier run began this secure sum with sites that are absent ({reason}): "
@@ -126,16 +120,24 @@ class Collector:
                 )
             names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
             self.check(names, reason)
-            lost += is_new and bool(answers)  # if none has left a site, nothing was spent
-            if lost >= self.secure.attempts:
+            if is_new and answers:  # without answers nothing was spent
+                lost += 1
+            if lost >= self.options.attempts:
                 raise ConfigurationError(
-                    f"the secure sum failed in {lost} of {self.secure.attempts} attempts, which "
+                    f"the secure sum failed in {lost} of {self.options.attempts} attempts, which "
                     f"cost the sites their budget ({reason}): agree on more "
                     "privacy.secure.attempts in run.yaml (each has its part of epsilon), or on a "
                     "higher --epsilon_limit"
                 )
             attempt = None
             time.sleep(_RETRY)
+        seconds = time.monotonic() - start
+        megabytes = 8 * length * len(answers) / 1e6
+        tell(
+            f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
+            f"{self.attempts}, {megabytes:.2f} MB, {seconds:.1f} s"
+        )
+        return joined, total
 
     def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
         """Raise a ConfigurationError unless there are enough sites."""
@@ -146,10 +148,11 @@ class Collector:
                 "limits, or set privacy.secure to null"
             )
 
-    def _keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
-        """Step 1, until enough sites have sent keys; it costs nothing."""
+    def _collect_keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
+        """Ask for keys, which cost nothing, until enough sites have sent them."""
         start = time.monotonic()
         while True:
+            # above those of all earlier servers
             number = max(self._number + 1, int(100 * time.time()))
             self._number = number
             question = Message({"sum": digest, "attempt": number, "sites": len(names)})
@@ -158,7 +161,7 @@ class Collector:
 
             def read(name: str, answer: Message, number: int = number) -> Any:
                 message = answer.fields.get("keys")
-                if read_keys(message, digest, number, self.secure.pins).name != name:
+                if read_keys(message, digest, number, self.options.pins).name != name:
                     raise RefusalError("message", "it is of another site")
                 return message
 
@@ -169,17 +172,17 @@ class Collector:
                 else:
                     keys[name] = answer
             if len(keys) >= self.least:
-                for text in reasons:
-                    tell(text)
+                for reason in reasons:
+                    tell(reason)
                 return {"attempt": number, "keys": keys}
             is_late = time.monotonic() - start > self.requests.sites.wait
             self.check(list(keys) if is_late else names, "; ".join(reasons))
             time.sleep(_RETRY)
 
-    def _masked(
+    def _collect_masked(
         self, digest: str, attempt: Mapping[str, Any], length: int
     ) -> tuple[dict[str, Sent], dict[str, RefusalError]]:
-        """Step 2: the answers and the refusals; sites whose answer is lost are asked again."""
+        """Return the masked vectors and the refusals by site; ask again sites that answer later."""
         like = {"masked": torch.empty(length, dtype=torch.int64)}
         fields = {"sum": digest, "attempt": attempt["attempt"]}
         question = Message(fields | {"messages": list(attempt["keys"].values())}, like=like)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # it needs an optional package
 
 MAX_NEGATIVES = 10_000_000
 MAX_WEIGHT = 1e100  # of a classifier: logits that overflow would tell about records without noise
-_LISTED = 10  # different settings in the journal
-_TRACEBACK = 30  # lines
+_MAX_DIFFERENCES = 10  # in a line of the journal
+_TRACEBACK_LINES = 30
 Serve = Callable[[Callable[[Message], Message], int], None]
 
 
@@ -50,10 +50,10 @@ class Site(Role):
     Args:
         federation: The federation of the server's configuration, with the data of this site.
         limits: What the site agrees to.
-        serve: Calls the function that it is given with every request, until the site ends; it
-            also gets the bytes that the largest request may have.
-        name: The site's name, which its key of secure sums belongs to.
-        server: The address of the server, which its ledger notes with every release.
+        serve: Gets ``answer`` and the bytes of the largest request, and calls ``answer`` with every
+            request until the site ends.
+        name: The site's name, to which its key for secure sums belongs.
+        server: The address of the server, which the ledger notes with every release.
         output: What to do with the final model; None for nothing.
     """
 
@@ -79,25 +79,26 @@ class Site(Role):
         federation.role = self
 
     def create_pool(self, clients: LocalClients) -> LocalClients:
-        """Return the clients, which all have the data of this site."""
+        """Return the clients: whatever their number, each has the data of this site."""
         self.clients = clients
         return clients
 
     def run(self, federation: Federation, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(federation, self.limits.rehearsal)
-        federation.plan = plan = federation.plan_releases()  # with secret noise
+        federation.plan = federation.plan_releases()  # again: ``adapt`` may make the noise secret
         self.agreement = agreement(federation)
         scoring = self.algorithm.scoring
-        self.privacy = privacy = Privacy(None) if scoring is None else scoring.privacy
+        privacy = Privacy(None) if scoring is None else scoring.privacy
+        self.privacy = privacy
+        data = federation.data
         limits = self.limits
         self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
-        if self.algorithm.secret_noise:  # else a rehearsal
-            data = federation.data
+        if self.algorithm.secret_noise:  # not in a rehearsal
             self.budget.ledger = Ledger(data.key_id, origin=self.origin)
             self.budget.digests = {0: data.record_digests(0)}
         self.sums: SiteSums | None = None
-        if any(step.summed for step in plan.values()):
+        if any(step.summed for step in federation.plan.values()):
             from fedaux_pl.sites import site_sums
 
             self.sums = site_sums.SiteSums(
@@ -110,14 +111,14 @@ class Site(Role):
         if limits.vote:
             self.vote = SiteVote(federation, limits, privacy, self.origin)
             largest = max(largest, wire.largest_body(self.vote.like))
-        if federation.data.validation_fraction:
+        if data.validation_fraction:
             self.journal.say(
-                f"note: data.validation_fraction {federation.data.validation_fraction:g} holds "
-                f"{len(federation.data.validation_examples or ())} records out of training and "
+                f"note: data.validation_fraction {data.validation_fraction:g} holds "
+                f"{len(data.validation_examples or ())} records out of training and "
                 "releases; an earlier release with another fraction is not used again",
                 "note",
             )
-        with warnings.catch_warnings():  # a server chooses features that are not finite
+        with warnings.catch_warnings():  # such as of features that are not finite
             warnings.showwarning = self._show_warning
             self.serve(self.answer, largest)
 
@@ -127,34 +128,36 @@ class Site(Role):
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
         token = str(request.fields.get("request", ""))[:64]
-        about = str(request.fields.get("kind", "?"))[:20]
-        if about == "hello":
+        asked = str(request.fields.get("kind", "?"))[:20]
+        if asked == "hello":
             return Message({"request": token})
         round_ = request.fields.get("round")
         if round_ is not None:
-            about += f", round {str(round_)[:12]}"
-        self.journal.say(f"asked: {about}, {len(request.body):,} bytes received", "asked")
+            asked += f", round {str(round_)[:12]}"
+        self.journal.say(f"asked: {asked}, {len(request.body):,} bytes received", "asked")
         start = time.monotonic()
         try:
-            fields, body, guarantee = self._answer(request)
+            fields, body, guarantee = self._dispatch(request)
         except Exception as error:
             code = _code(error)
             if code == "failed":
-                for line in traceback.format_exc().splitlines()[-_TRACEBACK:]:
+                for line in traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]:
                     self.journal.say(f"  {line}", "traceback")
             text = f"{first_line(error)} (sent: the code {code!r} alone)"
-            self.journal.say(f"NOT answered: {about}: {text}", "NOT answered")
+            self.journal.say(f"NOT answered: {asked}: {text}", "NOT answered")
             return Message({"request": token, "code": code})
         seconds = time.monotonic() - start
-        text = f"sent: {about}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}"
+        text = f"sent: {asked}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}"
         self.journal.say(text, f"sent: {request.fields['kind']}")
         return Message({"request": token, **fields}, body)
 
-    def _answer(self, request: Message) -> Reply:
+    def _dispatch(self, request: Message) -> Reply:
         fields = request.fields
         different = differences(self.agreement, fields.get("agreement"))
-        more = [f"and {len(different) - _LISTED:,} more"] if len(different) > _LISTED else []
-        expect(not different, "; ".join(different[:_LISTED] + more), "settings")
+        reason = "; ".join(different[:_MAX_DIFFERENCES])
+        if len(different) > _MAX_DIFFERENCES:
+            reason += f"; and {len(different) - _MAX_DIFFERENCES:,} more"
+        expect(not different, reason, "settings")
         client = wire.read_count(fields, "client", len(self.federation.architectures) - 1)
         kind = fields.get("kind")
         if kind == "prepare":
@@ -162,8 +165,8 @@ class Site(Role):
         if self.sums is not None and kind in ("keys", "masked"):
             return self.sums.answer(fields)
         if kind == "evaluate":
-            allowed = self.limits.evaluate
-            expect(allowed, "the server asks for an evaluation: see --evaluate", "limits")
+            is_allowed = self.limits.evaluate
+            expect(is_allowed, "the server asks for an evaluation: see --evaluate", "limits")
             return self.evaluation.answer(request)
         if kind == "vote":
             expect(self.limits.vote, "the server asks for a vote: see --vote", "limits")
@@ -171,8 +174,8 @@ class Site(Role):
         if kind == "finish":
             return write_final_model(self.federation, self.clients, self.output, client, request)
         expect(kind == "train", "it asks for something unknown")
-        sends = self.algorithm.trains_clients
-        expect(sends, "the method of this configuration sends no models", "settings")
+        trains = self.algorithm.trains_clients
+        expect(trains, "the method of this configuration sends no models", "settings")
         return self._train(client, request)
 
     def _train(self, client: int, request: Message) -> Reply:
@@ -181,9 +184,10 @@ class Site(Role):
         name = federation.architectures[client]
         epochs = wire.read_count(request.fields, "epochs")
         batch_size = wire.read_count(request.fields, "batch_size")
-        is_allowed = limits.min_batch_size <= batch_size <= limits.max_batch_size
+        has_epochs = 1 <= epochs <= limits.max_epochs
+        has_batch_size = limits.min_batch_size <= batch_size <= limits.max_batch_size
         expect(
-            is_allowed and 1 <= epochs <= limits.max_epochs,
+            has_epochs and has_batch_size,
             f"got {epochs} epochs of batch size {batch_size}; expected at most {limits.max_epochs} "
             f"epochs and a batch size from {limits.min_batch_size} to {limits.max_batch_size}",
             "limits",
@@ -201,7 +205,7 @@ class Site(Role):
     def _release(self, client: int, request: Message) -> Reply:
         """Return the release in this site's ledger, or a new one if the budget allows it.
 
-        Of a secure sum nothing leaves yet.
+        For a secure sum it only computes the vector, which stays here: see ``SiteSums``.
         """
         federation = self.federation
         step = federation.plan.get(str(request.fields.get("step")))
@@ -214,7 +218,10 @@ class Site(Role):
         step = step.with_sent(sent)
         size = data.client_sizes[client]
         received = [*h0.values(), *public_map.tensors().values()]
-        received += [] if negatives is None else [negatives]
+        count = 0
+        if negatives is not None:
+            received.append(negatives)
+            count = len(negatives)
 
         def key_of(asked: Step, *tensors: Tensor) -> ReleaseKey:
             # in all ledgers: do not change it
@@ -229,32 +236,36 @@ class Site(Role):
         if step.summed:
             assert self.sums is not None  # noqa: S101 - the plan has secure sums
             self.sums.add(client, step, h0, public_map, key)
-            about = "the number of its records: nothing else has left"
-            return {"size": size}, wire.write_tensors({}), about
+            guarantee = "the number of its records: nothing else has left"
+            return {"size": size}, wire.write_tensors({}), guarantee
 
         def release() -> list[ReleasedHead]:
             extractor = create_extractor(federation.students[name], h0)
             head = self.clients.release(client, step, extractor, negatives, public_map)
             return [replace(head, client=0)]  # a site does not choose its number
 
-        count = 0 if negatives is None else len(negatives)
         planned = step.cost(step.scoring.sensitivity(size, count), simulated=False)
         [head], total = release_once(self.budget, key, step, release, planned=planned)
         step.check_release(head, size, count)
         cost = head.release
-        fields = {"size": size, "bound": head.public_map.bound, "sigma": cost.sigma}
-        fields |= {"sensitivity": cost.sensitivity, "simulated": cost.simulated}
-        about = f"{cost.what}: NOT private (a rehearsal, or without a valid guarantee)"
+        fields = {
+            "size": size,
+            "bound": head.public_map.bound,
+            "sigma": cost.sigma,
+            "sensitivity": cost.sensitivity,
+            "simulated": cost.simulated,
+        }
+        guarantee = f"{cost.what}: NOT private (a rehearsal, or without a valid guarantee)"
         if total is not None and cost.is_private:
-            about = f"{cost.what}, {total.describe_one(cost)}"
-        return fields, wire.write_tensors({"weight": head.weight}), about
+            guarantee = f"{cost.what}, {total.describe_one(cost)}"
+        return fields, wire.write_tensors({"weight": head.weight}), guarantee
 
     def _expected(self, name: str, step: Step, fields: Mapping[str, Any]) -> State:
-        """Return the tensors that a request for a release has: h_0, the map, what else it needs."""
+        """Return tensors of the names, shapes and dtypes that a request for a release must have."""
         student = self.federation.students[name]
         classes = len(self.federation.data.classes)
         width = int(student.feature_dim)  # type: ignore[arg-type]
-        columns = width
+        columns = width  # of rows, after the map
         doubles = partial(torch.empty, dtype=torch.float64, device="meta")
         like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
         if fields.get("center") is True:
@@ -272,7 +283,7 @@ class Site(Role):
     def _read_preparation(
         self, name: str, step: Step, request: Message
     ) -> tuple[dict[str, Tensor], Tensor | None, PublicMap, dict[str, Tensor]]:
-        """Read h_0, h_0(x) on D^- if the scorer uses it, the map, and the classifier, if any."""
+        """Read h_0, the negatives h_0(x) on D^-, the map, and what a later step is sent besides."""
         like = self._expected(name, step, request.fields)
         groups: dict[str, dict[str, Tensor]] = {"h0": {}, "map": {}, "sent": {}, "negatives": {}}
         for key, tensor in wire.read_tensors(request.body, like).items():
@@ -294,8 +305,8 @@ class Site(Role):
         student = self.federation.students[name]
         fields = {"center": True, "directions": student.feature_dim, "negatives": MAX_NEGATIVES}
         steps = self.federation.plan.values()
-        bodies = [student.state_dict(), *(self._expected(name, step, fields) for step in steps)]
-        return max(map(wire.largest_body, bodies))
+        releases = [self._expected(name, step, fields) for step in steps]
+        return max(map(wire.largest_body, [student.state_dict(), *releases]))
 
 
 def _code(error: Exception) -> str:

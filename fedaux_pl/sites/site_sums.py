@@ -1,6 +1,6 @@
-"""Secure sums at a site: a vector of which nothing leaves, then a key, then the masked vector.
+"""Secure sums at a site: it computes its vector, sends a key, then the masked vector.
 
-One masked vector leaves for the keys of an attempt: asked again, the site sends the same bytes.
+Each attempt has one masked vector: asked for it again, the site sends the same bytes.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from fedaux_pl.sites.secure_sum import (
 )
 from fedaux_pl.sites.wire import RefusalError, Reply
 
-MAX_PENDING = 4  # vectors that a site keeps; a run needs two, one after the other
+MAX_PENDING = 4  # sums whose vector a site keeps; a run needs two, one after the other
 
 
 @dataclass
@@ -37,16 +37,16 @@ class Pending:
 
     digest: str
     member: Member
-    secure: SecureSum  # with as few sites as it needs
+    secure_sum: SecureSum  # over the fewest sites that it may have
     client: int
     key: ReleaseKey
     integers: Tensor | None = None  # the vector, before noise
-    attempts: int = 0  # in which a masked vector has left
-    sent: dict[int, Sent] = field(default_factory=dict)  # in the last attempt of a rehearsal
+    attempts: int = 0  # for which noise was drawn
+    sent: dict[int, Sent] = field(default_factory=dict)  # by the last attempt of a rehearsal
 
 
 class SiteSums:
-    """The secure sums of a site; ``agreement`` is what it compares with the server's."""
+    """The secure sums of a site; ``agreement`` are the settings that server and sites share."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SiteSums:
         self.name = name
         self.budget = budget
         self.agreement = agreement
-        self.secure = first.secure
+        self.options = first.secure
         self._pending: dict[str, Pending] = {}
         self._create_member()  # raises if the pins do not fit
         check_records(first.scorer, federation.data.client_sizes[0])
@@ -76,7 +76,7 @@ class SiteSums:
 
     def _create_member(self) -> Member:
         key = signing_key(self.name)
-        return Member(self.name, key, self.secure.pins, self.secure.colluders)
+        return Member(self.name, key, self.options.pins, self.options.colluders)
 
     def _cost_alone(self) -> float:
         """Return epsilon of all releases with all sites, by the noise of this site alone."""
@@ -87,7 +87,8 @@ class SiteSums:
             cost = step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
             releases += [cost] * step.attempts
         delta = first_step(plan).scoring.privacy.delta
-        return 1.001 * spent(releases, delta, alone=True)[0]  # printed, not below it
+        epsilon, _ = spent(releases, delta, alone=True)
+        return 1.001 * epsilon  # so that the printed number, rounded, is not below it
 
     def add(
         self,
@@ -97,10 +98,10 @@ class SiteSums:
         public_map: PublicMap,
         key: ReleaseKey,
     ) -> None:
-        """Compute a vector, unless it is there, if the budget allows it.
+        """Compute the vector of a sum, unless it is kept, if the budget allows its release.
 
-        A site that cannot pay says so here, or when it is asked for a key: later, its refusal
-        would cost the other sites their attempt. The vectors used last are kept.
+        A site that cannot pay refuses here, or when it is asked for a key: a later refusal would
+        cost the other sites their attempt. The vectors asked for last are kept.
         """
         federation = self.federation
         name = federation.architectures[client]
@@ -110,24 +111,26 @@ class SiteSums:
         if pending is None:
             member = self._create_member()
             classes = len(federation.data.classes)
-            secure = SecureSum(step, public_map.row_length(student), classes, member.least)
+            row_length = public_map.row_length(student)
+            secure_sum = SecureSum(step, row_length, classes, member.least)
             try:
-                secure.check()  # the server may send another number of dimensions than agreed
+                secure_sum.check()  # the server may send another number of dimensions than agreed
             except ConfigurationError as error:
                 raise RefusalError("settings", str(error)) from error
-            pending = Pending(digest, member, secure, client, key)
+            pending = Pending(digest, member, secure_sum, client, key)
         if not self._sent(pending):
-            self.budget.check(key, pending.secure.cost(simulated=False))
+            self.budget.check(key, pending.secure_sum.cost(simulated=False))
         if pending.integers is None:
             extractor = create_extractor(student, h0)
             pending.integers = self.clients.integers(client, step, extractor, public_map)
         self._pending.pop(digest, None)
-        self._pending[digest] = pending
+        self._pending[digest] = pending  # as the last one
         if len(self._pending) > MAX_PENDING:
-            del self._pending[next(iter(self._pending))]
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
 
     def answer(self, fields: Mapping[str, Any]) -> Reply:
-        """Answer step 1 by a key for an attempt, step 2 by its masked vector, in the ledger."""
+        """Answer ``keys`` by a key for an attempt, ``masked`` by the masked vector, which costs."""
         pending = self._pending.get(str(fields.get("sum", "")))
         if pending is None:
             raise RefusalError("message", "it asks for a secure sum that it has not prepared")
@@ -135,31 +138,30 @@ class SiteSums:
         sent = self._sent(pending)
         if fields["kind"] == "keys":
             sites = max(wire.read_count(fields, "sites", MAX_SITES), pending.member.least)
-            planned = replace(pending.secure, summands=sites).cost(simulated=False)
+            planned = replace(pending.secure_sum, summands=sites).cost(simulated=False)
             self.budget.check(pending.key, planned)
             message = pending.member.keys(pending.digest, number, max(sent, default=0))
             return {"keys": message}, wire.write_tensors({}), "a key: nothing depends on data"
-        about = "the masked vector that it has sent before: nothing new"
+        guarantee = "the masked vector that it has sent before: nothing new"
         if number not in sent:
-            sent[number], about = self._release(pending, number, fields.get("messages"))
+            sent[number], guarantee = self._release(pending, number, fields.get("messages"))
         transcript, masked = sent[number]
-        return {"transcript": transcript}, wire.write_tensors({"masked": masked}), about
+        return {"transcript": transcript}, wire.write_tensors({"masked": masked}), guarantee
 
     def _release(self, pending: Pending, number: int, messages: object) -> tuple[Sent, str]:
         integers = pending.integers
         assert integers is not None  # noqa: S101 - ``add`` has computed it
         session = pending.member.open(pending.digest, number, messages)
-        secure = replace(pending.secure, summands=len(session.names))
-        cost = secure.cost(simulated=self.budget.ledger is None)
+        secure_sum = replace(pending.secure_sum, summands=len(session.names))
+        cost = secure_sum.cost(simulated=self.budget.ledger is None)
         names = ", ".join(session.names)
         attempt = Attempt(pending.digest, number, session.transcript, names)
 
         def mask() -> NewRelease:
             pending.attempts += 1
-            noise = self.clients.noise_bytes(
-                pending.client, secure.step, integers, pending.attempts
-            )
-            return {"masked": session.mask(secure.add_noise(integers, noise))}, {0: cost}
+            step = secure_sum.step
+            noise = self.clients.noise_bytes(pending.client, step, integers, pending.attempts)
+            return {"masked": session.mask(secure_sum.add_noise(integers, noise))}, {0: cost}
 
         key = replace(pending.key, attempt=attempt)
         tensors, total = self.budget.release_once(key, mask, cost)
@@ -176,14 +178,14 @@ class SiteSums:
         )
 
     def _sent(self, pending: Pending) -> dict[int, Sent]:
-        """What has left in each attempt; raise a PrivacyError if it has less noise than needed."""
+        """Return what has left, by attempt; raise a PrivacyError if it has too little noise."""
         sent = dict(pending.sent)
         for entry in self.budget.entries():
             attempt = pending.key.attempt_of(entry.key)
             if attempt is not None and attempt.digest == pending.digest:
                 masked = entry.heads["masked"]
                 head = ReleasedHead(pending.client, masked, PublicMap(), entry.releases[0])
-                # the sensitivity of a sum is that of any number of records
-                pending.secure.step.check_release(head, num_positives=1, num_negatives=0)
+                # the sensitivity does not depend on the number of records
+                pending.secure_sum.step.check_release(head, num_positives=1, num_negatives=0)
                 sent[attempt.number] = (attempt.transcript, masked)
         return sent

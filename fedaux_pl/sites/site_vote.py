@@ -28,6 +28,10 @@ def join_models(averages: State, students: State) -> State:
     return joined | {f"distilled/{key}": tensor for key, tensor in students.items()}
 
 
+def _under(prefix: str, joined: State) -> State:
+    return {k.removeprefix(prefix): v for k, v in joined.items() if k.startswith(prefix)}
+
+
 class SiteVote:
     """Votes by validation data of the site: the sum of max(log p(y | x), -4) for each candidate.
 
@@ -40,7 +44,7 @@ class SiteVote:
         self, federation: Federation, limits: Limits, privacy: Privacy, origin: str = ""
     ) -> None:
         self.federation = federation
-        held_out = _held_out(federation)
+        held_out = _validation_examples(federation)
         self.answers = PrivateAnswers(federation, held_out, "vote", limits, privacy, origin)
         states = join_states(federation.students.states())
         self.like = join_models(states, states)
@@ -53,17 +57,14 @@ class SiteVote:
         round_ = wire.read_count(request.fields, "round")
         weights = read_weights(request)
         received = wire.read_tensors(request.body, self.like)
-        models = {}
-        for kind in ("average", "distilled"):
-            start = f"{kind}/"
-            joined = {k.removeprefix(start): v for k, v in received.items() if k.startswith(start)}
-            models[kind] = split_states(joined, students)
+        averages = split_states(_under("average/", received), students)
+        distilled = split_states(_under("distilled/", received), students)
 
         def sums() -> Tensor:
             values = []
             for name in students:
                 for weight in weights:
-                    state = blend_states(models["average"][name], models["distilled"][name], weight)
+                    state = blend_states(averages[name], distilled[name], weight)
                     logits = answers.predict(name, state)
                     values.append(clipped_log_likelihood(logits, answers.examples.targets))
             return torch.stack(values).cpu()
@@ -73,9 +74,9 @@ class SiteVote:
             guarantee = "NOT private, no epsilon covers it"
         else:
             what = "its votes: clipped log-likelihoods of its validation records"
-            largest = -LEAST_LOG_LIKELIHOOD * math.sqrt(len(students) * len(weights))
+            sensitivity = -LEAST_LOG_LIKELIHOOD * math.sqrt(len(students) * len(weights))
             asked = f"{weights} {tensor_digest(*received.values())}"
-            votes, guarantee = answers.release(what, sums, largest, asked, round_)
+            votes, guarantee = answers.release(what, sums, sensitivity, asked, round_)
         by_name = dict(zip(students, votes.reshape(len(students), -1), strict=True))
         about = f"its votes by {count} validation samples of its own: {guarantee}"
         fields = {"count": count, "epsilon": answers.epsilon}
@@ -88,16 +89,15 @@ def read_weights(request: Message) -> list[float]:
     if not isinstance(weights, list):
         weights = []
     expect(0 < len(weights) <= MAX_CANDIDATES, f"it asks for 0 or over {MAX_CANDIDATES} votes")
-    by_number = {str(number): weight for number, weight in enumerate(weights)}
-    return [float(wire.read_number(by_number, number, 0, 1)) for number in by_number]
+    return [float(wire.read_number({"weight": weight}, "weight", 0, 1)) for weight in weights]
 
 
-def _held_out(federation: Federation) -> Examples:
+def _validation_examples(federation: Federation) -> Examples:
     data = federation.data
-    held_out = data.validation_examples or data.private.validation()
-    if held_out is None:
+    examples = data.validation_examples or data.private.validation()
+    if examples is None:
         raise ConfigurationError(
             "--vote needs validation data of this site: hold some out (such as "
             "--data.validation_fraction 0.1), or give its source validation data"
         )
-    return held_out
+    return examples

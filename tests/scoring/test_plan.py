@@ -20,9 +20,9 @@ from fedaux_pl.scoring import (
 )
 from fedaux_pl.scoring.plan import (
     PublicNumbers,
+    choose_count_share,
     choose_dimensions,
     choose_releases,
-    count_share,
     plan,
 )
 
@@ -133,7 +133,7 @@ def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts(
             assert dimensions == sorted(dimensions)
             assert 1 <= dimensions[0] < dimensions[-1]
         releases = [choose_releases(own, NUMBERS) for own in budgets]
-        shares = [count_share(own, NUMBERS) for own in budgets]
+        shares = [choose_count_share(own, NUMBERS) for own in budgets]
         assert releases == sorted(releases)
         assert (releases[0], releases[-1]) == (1, 2)
         assert shares == sorted(shares, reverse=True)

@@ -1,3 +1,3 @@
 """The version, readable without importing torch."""
 
-__version__ = "0.10.0.dev0"
+__version__ = "0.10.0"

@@ -10,6 +10,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring import (
     ClassCounts,
     ClassStatistics,
+    Logistic,
     Mean,
     Privacy,
     Residuals,
@@ -43,6 +44,20 @@ def scoring(releases=None, dimensions=None, scorer=None, **privacy):
 def test_public_numbers_of_several_architectures():
     numbers = PublicNumbers({"resnet8": [10, 30], "shufflenet": [5, 5, 10]}, classes=10)
     assert (numbers.records, numbers.noises(Privacy())) == (30, 2)
+
+
+def test_dimensions_are_those_of_the_formula():
+    """n / (C m J^(1/4)) = 16,000 / (10 * 3.73 * 2) and |D_i| / m, rounded to powers of 2."""
+    numbers = PublicNumbers({"resnet8": [1000] * 16}, classes=10)
+    assert choose_dimensions(ClassStatistics(), Privacy(1.0), numbers) == 256
+    assert choose_dimensions(ClassStatistics(), Privacy(1.0, **SECURE), numbers) == 512
+    assert choose_dimensions(Mean(), Privacy(1.0), numbers) == 256
+
+
+@pytest.mark.parametrize("scorer", [Mean(), Logistic()])
+def test_the_length_of_a_row_follows_from_that_of_a_vector(scorer):
+    vector = torch.zeros(scorer.vector_length(7, 3))
+    assert scorer.row_length(vector, num_classes=3) == 7
 
 
 @pytest.mark.parametrize("sums", [LOCAL, SECURE])

@@ -62,7 +62,7 @@ def load_client_model(checkpoint: Path, options: Namespace) -> ClientModel | Non
     cli = FederationCLI("test", args)
     federation = cli.model
     data = cli.datamodule
-    if data.holds is not None:
+    if data.at_sites:
         raise ConfigurationError(
             f"the data of {options.client} are at its site: `fedaux-pl site --output FOLDER` "
             "writes the model there"

@@ -29,10 +29,10 @@ def has_batchnorm(models: Iterable[nn.Module]) -> bool:
 
 def check_own_statistics(data: FederatedDataModule) -> None:
     """Raise a ConfigurationError unless some clients can be measured by statistics of their own."""
-    if data.holds == "private":  # a site measures itself
+    if "test" not in data.held_parts:  # a site measures itself
         return
     evaluated = (data.evaluation_examples, data.test_examples)
-    if data.holds == "public":
+    if data.at_sites:
         if any(examples.clients is not None for examples in evaluated):
             raise ConfigurationError(
                 "batchnorm_statistics 'own' needs the training data of clients, which are at the "

@@ -331,7 +331,7 @@ class Federation(FederationModule):
         if self.history:
             last = self.history[-1]
             before = last["bytes/up_total"], last["bytes/down_total"]
-        votes = round_metrics.vote_traffic(self.metrics, self.students.states())
+        votes = round_metrics.vote_traffic(self.metrics, self.students.state_dict())
         self.metrics |= round_metrics.traffic(
             updates, payloads, self.head_only, self.processes, before, votes
         )

@@ -53,15 +53,15 @@ def traffic(
     }
 
 
-def vote_traffic(metrics: Mapping[str, float], states: Mapping[str, State]) -> tuple[float, float]:
-    """Return the bytes of a vote: a number for each candidate, the models before and after it.
+def vote_traffic(metrics: Mapping[str, float], models: State) -> tuple[float, float]:
+    """Return the bytes of a vote: a number for each candidate; the averages and distilled models.
 
-    Of a round's metrics, ``votes/clients`` says how many clients were asked.
+    Of a round's metrics, ``votes/clients`` says how many clients were asked. ``models`` are the
+    weights of all architectures.
     """
     clients = metrics.get("votes/clients", 0)
     candidates = sum(key.startswith("votes/") for key in metrics) - 1
-    models = sum(map(state_bytes, states.values()))
-    return clients * candidates * 8, clients * 2 * models
+    return clients * candidates * 8, clients * 2 * state_bytes(models)
 
 
 def preparation_traffic(

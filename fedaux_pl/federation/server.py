@@ -275,7 +275,6 @@ class Server:
         """Return the method's new models between averages and students, and metrics to log."""
         processes = self.context.processes
         carried = self.context.carried
-
         asked = 0
 
         def ask_all(weights: Sequence[float]) -> Mapping[str, Tensor]:
@@ -288,4 +287,7 @@ class Server:
         distilled = Distilled(averages, students, self.settings.blend, ask_all, carried.votes)
         blended = self.algorithm.blend(distilled)
         carried.votes = blended.votes
-        return blended.students, {**blended.metrics, **({"votes/clients": asked} if asked else {})}
+        metrics = dict(blended.metrics)
+        if asked:
+            metrics["votes/clients"] = asked
+        return blended.students, metrics

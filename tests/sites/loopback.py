@@ -133,10 +133,24 @@ class Loopback:
 REHEARSAL = Limits(rehearsal=True)
 
 
-def prepare(root, federation_of, data, limits=REHEARSAL, rounds=1, own_tests=False, **options):
-    """The server's federation with its trainer and data, and the hub."""
+def prepare(
+    root,
+    federation_of,
+    data,
+    limits=REHEARSAL,
+    rounds=1,
+    own_tests=False,
+    change_data=lambda number, data: None,
+    **options,
+):
+    """The server's federation with its trainer and data, and the hub.
+
+    ``change_data`` gets the number and the data of each site before it starts.
+    """
     names = [f"site-{i}" for i in range(data.num_clients)]
     server_data, site_data = apart(data, own_tests)
+    for number, own in enumerate(site_data):
+        change_data(number, own)
     defaults = {"rehearsal": True, "final_model": False, "wait": 0, "timeout": 1}
     settings = Sites(names, root, **(defaults | options))
     sites = {

@@ -13,18 +13,14 @@ from fedaux_pl.federation import Distillation
 from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import Ledger
 from fedaux_pl.sites import Limits, wire
-from fedaux_pl.sites.site_clients import SiteServer, attach
 from fedaux_pl.sites.site_evaluation import join_states
-from fedaux_pl.sites.site_settings import Sites
-from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.site_vote import join_models, read_weights
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import FewDigits, assert_same, create, weights
 from tests.federations import fit as fit_locally
-from tests.sites.loopback import Given, Loopback, apart, fit, start_site
+from tests.sites.loopback import Given, apart, fit, prepare, start_site
 
 OPEN = Limits(rehearsal=True, vote=True)
-NAMES = [f"site-{i}" for i in range(3)]
 MIXED = {"resnet8": 2, "shufflenet": 1}
 
 
@@ -47,24 +43,17 @@ def held_out():
 
 def over_sites(root, limits=OPEN, federation_of=voted, fraction=0.0):
     """Sites hold a third of the validation data each, or a fraction of their own training data."""
-    data = simulated()
-    server_data, site_data = apart(data)
-    sites = {}
-    for i, (name, own) in enumerate(zip(NAMES, site_data, strict=True)):
-        (root / name).mkdir(parents=True, exist_ok=True)
+
+    def change_data(number, data):
         if fraction:
-            own.validation_fraction = fraction
+            data.validation_fraction = fraction
         else:
-            own.private.given_validation = held_out().take(slice(20 * i, 20 * i + 20))
-        sites[name] = start_site(federation_of, own, root / name, limits)
-    settings = Sites(NAMES, root, wait=0, timeout=1, rehearsal=limits.rehearsal)
-    federation = federation_of()
-    attach(federation, server_data, settings)
-    hub = Loopback(sites)
-    (root / "server").mkdir(exist_ok=True)
-    status = SiteStatus(root / "server" / "sites.json", NAMES)
-    federation.role = SiteServer(federation, hub, status, settings)
-    return federation, server_data, hub
+            data.private.given_validation = held_out().take(slice(20 * number, 20 * number + 20))
+
+    rehearsal = limits.rehearsal
+    return prepare(
+        root, federation_of, simulated(), limits, change_data=change_data, rehearsal=rehearsal
+    )
 
 
 def votes_of(entry):

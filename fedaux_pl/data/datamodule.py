@@ -15,7 +15,7 @@ from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
-from fedaux_pl.data.holdings import Holding, PrivateData, PublicData
+from fedaux_pl.data.holdings import Holding, PrivateData, PublicData, Split
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_unit_range, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
@@ -38,7 +38,8 @@ class FederatedDataModule(pl.LightningDataModule):
         num_clients: n, the number of clients; replaced by that of data that name their clients.
         alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
             client holds little more than one class; with 100 its classes are nearly balanced.
-        negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill.
+        negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill. 0 for
+            methods and scorers that do not use D^-, such as FedDF, Mean and ClassStatistics.
         seed: The seed of the splits and of the order of all batches.
         validation_fraction: The fraction of every client's training data that is held out as
             validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.
@@ -54,6 +55,9 @@ class FederatedDataModule(pl.LightningDataModule):
         download: Whether to download missing data sets, by torchvision's addresses or from the
             Hugging Face hub. With false, an error names every missing file. Null for ``download``
             of each source; sources of the hub then download.
+        split: The split without given clients: ``equal``, the paper's, gives all clients as many
+            samples; ``unequal`` draws the same distributions and lets sizes differ; ``shards``
+            gives a client two shards of the samples sorted by class (McMahan et al. 2017).
 
     Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -76,6 +80,7 @@ class FederatedDataModule(pl.LightningDataModule):
         holds: Holding | None = None,
         memory: Memory | None = None,
         download: bool | None = None,
+        split: Split = "equal",
     ) -> None:
         super().__init__()
         is_known = memory in (*get_args(Memory), None)
@@ -86,8 +91,10 @@ class FederatedDataModule(pl.LightningDataModule):
         check_setting("classes", classes, are_names, "be at least 2 different names")
         check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
         check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
-        is_fraction = 0 < negative_fraction < 1
-        check_setting("negative_fraction", negative_fraction, is_fraction, "lie strictly in (0, 1)")
+        is_known = split in get_args(Split)
+        check_setting("split", split, is_known, "be equal, unequal or shards")
+        is_fraction = 0 <= negative_fraction < 1
+        check_setting("negative_fraction", negative_fraction, is_fraction, "lie in [0, 1)")
         is_fraction = 0 <= validation_fraction < 1
         check_setting("validation_fraction", validation_fraction, is_fraction, "lie in [0, 1)")
         is_allowed = holds != "public" or not validation_fraction
@@ -97,6 +104,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.auxiliary = None if auxiliary is None else as_source("auxiliary", auxiliary)
         self.num_clients = num_clients
         self.alpha = alpha
+        self.split: Split = split
         self.negative_fraction = negative_fraction
         self.seed = seed
         self.validation_fraction = validation_fraction
@@ -209,8 +217,10 @@ class FederatedDataModule(pl.LightningDataModule):
             "private": type(self.private).__name__,
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "num_clients": self.num_clients,
-            "alpha": None if self.has_given_clients else self.alpha,
+            "alpha": None if self.has_given_clients or self.split == "shards" else self.alpha,
         }
+        if self.split != "equal" and not self.has_given_clients:
+            settings["split"] = self.split
         if self.at_sites:
             settings |= {"holds": self.holds, "classes": list(self.classes)}
         settings |= {"negatives": self.negative_fraction, "seed": self.seed, "contents": contents}

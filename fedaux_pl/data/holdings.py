@@ -14,12 +14,19 @@ from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, did_you_mean
-from fedaux_pl.functional import derive_seed, dirichlet_partition
+from fedaux_pl.functional import (
+    derive_seed,
+    dirichlet_partition,
+    shard_partition,
+    unequal_partition,
+)
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)
 Holding = Literal["public", "private"]
 """Which data a process of real sites holds: those of the server, or those of one site."""
+Split = Literal["equal", "unequal", "shards"]
+"""How samples without a client are split."""
 PARTS: dict[Holding | None, tuple[str, ...]] = {
     None: ("train", "test", "auxiliary"),
     "public": ("test", "auxiliary"),
@@ -34,6 +41,7 @@ class DataSettings(Protocol):
     private: Source
     num_clients: int
     alpha: float
+    split: Split
     seed: int
     validation_fraction: float
     class_order: list[str] | None
@@ -111,7 +119,7 @@ class PrivateData:
         return self.parts.get("training")
 
     def split(self, settings: DataSettings) -> "PrivateData":
-        """Assign the samples to the clients that the data name, or by a Dirichlet split."""
+        """Assign the samples to the clients that the data name, or by a random split."""
         train = self.train
         if train is None:
             return self
@@ -121,7 +129,7 @@ class PrivateData:
             clients = [torch.arange(len(train))]
         elif train.clients is None:
             seed = derive_seed(settings.seed, PARTITION)
-            clients = dirichlet_partition(train.targets, settings.num_clients, settings.alpha, seed)
+            clients = _split(train.targets, settings, seed)
         else:
             for number, name in enumerate(train.client_names):
                 clients.append((train.clients == number).nonzero().flatten())
@@ -176,6 +184,13 @@ class PrivateData:
     def to(self, device: torch.device | str) -> "PrivateData":
         """Copy to another device; positions stay on the CPU."""
         return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
+
+
+def _split(labels: Tensor, settings: DataSettings, seed: int) -> list[Tensor]:
+    if settings.split == "shards":
+        return shard_partition(labels, settings.num_clients, seed)
+    partition = unequal_partition if settings.split == "unequal" else dirichlet_partition
+    return partition(labels, settings.num_clients, settings.alpha, seed)
 
 
 def renumber(examples: Examples, kind: str, names: tuple[str, ...], what: str) -> Examples:
@@ -241,7 +256,8 @@ class PublicData:
         """Split D_aux at random; a fraction of it becomes D^-."""
         check_finite(inputs)
         count = round(len(inputs) * fraction)
-        if not 0 < count < len(inputs):
+        is_allowed = count < len(inputs) and (count > 0 or fraction == 0)
+        if not is_allowed:
             raise DataError(
                 f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at "
                 f"negative_fraction = {fraction}: use more auxiliary data, or change it"

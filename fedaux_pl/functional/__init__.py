@@ -31,7 +31,11 @@ from fedaux_pl.functional.losses import (
     proximal_penalty,
 )
 from fedaux_pl.functional.newton_step import newton_step, sum_residuals
-from fedaux_pl.functional.partition import dirichlet_partition
+from fedaux_pl.functional.partition import (
+    dirichlet_partition,
+    shard_partition,
+    unequal_partition,
+)
 from fedaux_pl.functional.posterior import bayesian_ensemble, sample_posterior
 from fedaux_pl.functional.privacy import (
     bounded_rows,
@@ -87,6 +91,7 @@ __all__ = [
     "sample_clients",
     "sample_posterior",
     "scoring_sensitivity",
+    "shard_partition",
     "shrink_to_mean",
     "soft_labels",
     "softmax_sensitivity",
@@ -98,5 +103,6 @@ __all__ = [
     "sum_integers",
     "sum_residuals",
     "sum_statistics",
+    "unequal_partition",
     "unpack_logits",
 ]

@@ -4,6 +4,9 @@ For every class j a distribution over the n clients is drawn, p_j ~ Dir(alpha). 
 of the matrix P = (p_1, p_2, ...) are normalized in turn towards the sums that are needed: M_j, the
 number of samples, for the column of class j, and the same sum for every row. It works on
 logarithms, because for small alpha most entries of P are below the smallest floating-point number.
+
+Two other splits of the literature are here for comparison: unequal sizes (no normalization of the
+rows) and shards (McMahan et al. 2017).
 """
 
 import math
@@ -40,17 +43,7 @@ def dirichlet_partition(
         >>> [labels[indices].tolist() for indices in clients]
         [[1, 1, 1], [0, 0, 0]]
     """
-    is_integer = not labels.is_floating_point() and labels.dtype != torch.bool
-    got = labels.dtype, tuple(labels.shape)
-    check_setting("labels", got, labels.ndim == 1 and is_integer, "be integers of shape (N,)")
-    check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
-    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
-    if len(labels) < num_clients:
-        raise ValueError(
-            f"{len(labels)} samples cannot be split over {num_clients} clients without an empty "
-            f"one: use at most {max(1, len(labels) // 2)} clients, so that each has 2 samples "
-            "(with BatchNorm a single one can be too few)"
-        )
+    _check(labels, num_clients, alpha)
     values = labels.cpu().numpy()
     classes, class_sizes = np.unique(values, return_counts=True)
     rng = np.random.default_rng(seed)
@@ -60,10 +53,83 @@ def dirichlet_partition(
     log_p = _log_dirichlet(rng, alpha, num_clients, len(classes))
     expected = _balance(log_p, client_sizes, class_sizes, max_iter)
     counts = _round(expected, client_sizes, class_sizes)
+    return _assign(rng, values, classes, counts)
 
-    clients: list[list[Integers]] = [[] for _ in range(num_clients)]
+
+def unequal_partition(labels: Tensor, num_clients: int, alpha: float, seed: int) -> list[Tensor]:
+    """Split samples by p_j ~ Dir(alpha) alone, so that clients also differ in size.
+
+    Draws are repeated until every client has 2 samples, at most 1,000 times: a small alpha with
+    many clients is refused. Returns the sorted indices of each client's samples.
+
+    Examples:
+        >>> clients = unequal_partition(torch.arange(100) % 2, num_clients=3, alpha=1.0, seed=0)
+        >>> [len(indices) for indices in clients]
+        [75, 23, 2]
+    """
+    _check(labels, num_clients, alpha)
+    values = labels.cpu().numpy()
+    classes, class_sizes = np.unique(values, return_counts=True)
+    rng = np.random.default_rng(seed)
+    for _ in range(1000):
+        p = np.exp(_log_dirichlet(rng, alpha, num_clients, len(classes)))
+        counts = rng.multinomial(class_sizes, p.T).T
+        if counts.sum(axis=1).min() >= 2:
+            return _assign(rng, values, classes, counts)
+    raise ValueError(
+        f"alpha: got {alpha} for {num_clients} clients of unequal sizes, of which some always have "
+        "fewer than 2 samples; expected a larger alpha or fewer clients"
+    )
+
+
+def shard_partition(
+    labels: Tensor, num_clients: int, seed: int, shards_per_client: int = 2
+) -> list[Tensor]:
+    """Sort samples by class, cut them into equal shards, and give each client some at random.
+
+    With 2 shards a client has samples of about two classes (McMahan et al. 2017). Returns the
+    sorted indices of each client's samples.
+
+    Examples:
+        >>> labels = torch.arange(40) % 4
+        >>> clients = shard_partition(labels, num_clients=2, seed=0)
+        >>> [labels[indices].unique().tolist() for indices in clients]
+        [[1, 2], [0, 3]]
+    """
+    count = num_clients * shards_per_client
+    _check(labels, num_clients, at_least=shards_per_client)
+    rng = np.random.default_rng(seed)
+    values = labels.cpu().numpy()
+    order = rng.permutation(len(values))
+    order = order[np.argsort(values[order], kind="stable")]
+    shards = np.array_split(order, count)
+    dealt = rng.permutation(count).reshape(num_clients, shards_per_client)
+    clients = [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+    return [torch.from_numpy(np.sort(client)) for client in clients]
+
+
+def _check(labels: Tensor, num_clients: int, alpha: float = 1.0, at_least: int = 1) -> None:
+    """Raise a ValueError unless every client can have ``at_least`` so many samples."""
+    is_integer = not labels.is_floating_point() and labels.dtype != torch.bool
+    got = labels.dtype, tuple(labels.shape)
+    check_setting("labels", got, labels.ndim == 1 and is_integer, "be integers of shape (N,)")
+    check_setting("alpha", alpha, 0 < alpha < math.inf, "be positive and finite")
+    check_setting("num_clients", num_clients, num_clients >= 1, "be at least 1")
+    if len(labels) < num_clients * at_least:
+        raise ValueError(
+            f"{len(labels)} samples cannot be split over {num_clients} clients without an empty "
+            f"one: use at most {max(1, len(labels) // 2)} clients, so that each has 2 samples "
+            "(with BatchNorm a single one can be too few)"
+        )
+
+
+def _assign(
+    rng: np.random.Generator, labels: Integers, classes: Integers, counts: Integers
+) -> list[Tensor]:
+    """Give client i ``counts[i, j]`` random samples of class j."""
+    clients: list[list[Integers]] = [[] for _ in counts]
     for label, class_counts in zip(classes, counts.T, strict=True):
-        members = rng.permutation(np.flatnonzero(values == label))
+        members = rng.permutation(np.flatnonzero(labels == label))
         groups = np.split(members, np.cumsum(class_counts)[:-1])
         for client, group in zip(clients, groups, strict=True):
             client.append(group)

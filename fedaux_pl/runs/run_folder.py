@@ -148,8 +148,9 @@ def _runs(trainer: pl.Trainer) -> Path:
 
 def run_name(federation: RunView) -> str:
     """Return a name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
-    alpha = federation.data.settings()["alpha"]
-    split = "given-clients" if alpha is None else f"alpha{alpha:g}"
+    settings = federation.data.settings()
+    alpha = settings["alpha"]
+    split = settings.get("split", "given-clients") if alpha is None else f"alpha{alpha:g}"
     method = federation.algorithm.name.replace(" with memory", "")
     parts = (method, federation.data.private.data_name, split, f"seed{federation.seed}")
     return re.sub(r"[^\w.+-]", "_", "-".join(parts))

@@ -8,6 +8,7 @@ from fedaux_pl.data.source import Source
 
 REQUIRED = {
     "ImageFolder": {"root": "x"},
+    "ImageNet32": {"root": "x"},
     "ImageNetSubset": {"root": "x"},
     "NpzImages": {"path": "x"},
     "TextFiles": {"path": "x.csv"},

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedaux_pl.data.sources import ImageNetSubset
+from fedaux_pl.data.sources import ImageNet32, ImageNetSubset
 from fedaux_pl.errors import DataError, DataNotFoundError
 
 CHIHUAHUA, BEAGLE, GOLDFISH = "n02085620", "n02088364", "n01443537"
@@ -106,3 +106,34 @@ def test_empty_class_folder(root):
     (root / "train" / "n02086240").mkdir()  # Shih-Tzu
     with pytest.raises(DataError, match="n02086240 holds no images"):
         ImageNetSubset(root, "Dogs").train()
+
+
+def write_batch(path, count, first, width=3072):
+    rows = np.arange(count * width).reshape(count, width) % 251 + first
+    np.savez(path, data=rows.astype(np.uint8), labels=np.arange(1, count + 1))
+
+
+def test_batch_files_of_imagenet32(tmp_path):
+    write_batch(tmp_path / "train_data_batch_1.npz", 3, first=0)
+    write_batch(tmp_path / "train_data_batch_10.npz", 2, first=1)
+    write_batch(tmp_path / "val_data.npz", 4, first=2)
+    source = ImageNet32(tmp_path)
+    train = source.train()
+    assert train.inputs.shape == (5, 3, 32, 32)
+    assert train.labels.tolist() == [0, 1, 2, 0, 1]
+    assert train.inputs[0, 1, 0, 0] == 1024 % 251  # the second channel
+    assert train.inputs[3, 0, 0, 0] == 1
+    assert (train.classes[0], len(train.classes)) == ("1", 1000)
+    assert torch.equal(source.auxiliary(), train.inputs)
+    assert len(source.test()) == 4
+
+
+def test_wrong_files_of_imagenet32(tmp_path):
+    with pytest.raises(DataNotFoundError, match=r"no train_data_batch_1\.npz in"):
+        ImageNet32(tmp_path).auxiliary()
+    write_batch(tmp_path / "train_data_batch_1.npz", 2, first=0, width=3 * 64**2)
+    with pytest.raises(DataError, match=r"\(2, 12288\); expected uint8 and \(N, 3072\)"):
+        ImageNet32(tmp_path).auxiliary()
+    (tmp_path / "train_data_batch_1.npz").write_bytes(b"none")
+    with pytest.raises(DataError, match="cannot be read"):
+        ImageNet32(tmp_path).auxiliary()

@@ -69,6 +69,9 @@ def test_cifar100_has_the_fine_labels(tmp_path, rng):
     assert torch.equal(train.inputs, torch.from_numpy(rows.reshape(3, 3, 32, 32)))
     assert train.labels.tolist() == [99, 0, 7]
     assert train.classes[7] == "class7"
+    assert len(CIFAR100(tmp_path).auxiliary()) == 3
+    every_image = CIFAR100(tmp_path, all_auxiliary=True).auxiliary()
+    assert torch.equal(every_image, train.inputs.repeat(2, 1, 1, 1))
 
 
 def test_svhn(tmp_path, rng):

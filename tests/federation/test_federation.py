@@ -13,6 +13,7 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.server import Server
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model
+from fedaux_pl.runs.run_folder import run_name
 from fedaux_pl.scoring import Logistic, Mean, Whitened
 from tests.federations import assert_same, create, fit, measured, run, split, weights
 from tests.paper import paper_fedaux
@@ -158,6 +159,21 @@ def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, neede
     each = backbone + public + feature_bytes(needed, 5)
     assert entry["bytes/up_total"] - entry["bytes/up"] == 3 * 8 * 5
     assert entry["bytes/down_total"] - entry["bytes/down"] == 3 * each
+
+
+def test_all_auxiliary_data_can_be_distilled_where_nothing_uses_the_negatives(tmp_path):
+    federation = run(tmp_path, FedAUX(), 1, split(negative_fraction=0))
+    assert len(federation.data.distill_inputs) == 40
+    with pytest.raises(ConfigurationError, match=r"negative_fraction: got 0; expected .* D\^-"):
+        run(tmp_path, paper_fedaux(), 1, split(negative_fraction=0))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("shards", "shards"), ("unequal", "alpha1")])
+def test_other_splits_have_their_own_cells_and_names(tmp_path, kind, name):
+    federation = create(FedAvg())
+    trainer = fit(tmp_path, federation, 1, split(split=kind))
+    assert trainer.datamodule.settings()["split"] == kind
+    assert f"-{name}-" in run_name(federation)
 
 
 def test_a_fixed_h_is_sent_once(tmp_path):

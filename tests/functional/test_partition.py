@@ -139,3 +139,30 @@ def test_label_names_need_not_be_consecutive():
 def test_partition_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         dirichlet_partition(*arguments)
+
+
+def test_unequal_sizes_follow_the_dirichlet_draws_alone():
+    labels = labels_of([400] * 5)
+    clients = partition.unequal_partition(labels, 8, 0.5, seed=1)
+    assert torch.equal(torch.cat(clients).sort().values, torch.arange(len(labels)))
+    sizes = [len(client) for client in clients]
+    assert min(sizes) >= 2
+    assert max(sizes) > 2 * min(sizes)
+    assert counts(clients, labels, 5).sum(axis=0).tolist() == [400] * 5
+
+
+def test_a_split_into_unequal_sizes_that_leaves_clients_empty_is_refused():
+    with pytest.raises(ValueError, match="expected a larger alpha or fewer clients"):
+        partition.unequal_partition(labels_of([10, 10]), 10, 0.01, seed=0)
+
+
+def test_shards_are_cuts_of_the_samples_sorted_by_class():
+    labels = labels_of([100] * 10)
+    clients = partition.shard_partition(labels, 10, seed=0)
+    assert_partition(clients, labels, 10)
+    table = counts(clients, labels, 10)
+    assert set(table.flatten().tolist()) <= {0, 50, 100}  # 20 shards of half a class each
+    other = partition.shard_partition(labels, 10, seed=1)
+    assert not all(torch.equal(*pair) for pair in zip(clients, other, strict=True))
+    with pytest.raises(ValueError, match="19 samples cannot be split over 10 clients"):
+        partition.shard_partition(labels[:19], 10, seed=0)

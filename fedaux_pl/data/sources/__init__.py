@@ -3,6 +3,7 @@
 from fedaux_pl.data.sources.embedded import Digits, Glosses
 from fedaux_pl.data.sources.hub_text import AGNews, AmazonReviews, BookCorpus
 from fedaux_pl.data.sources.image_folder import ImageFolder
+from fedaux_pl.data.sources.imagenet32 import ImageNet32
 from fedaux_pl.data.sources.imagenet_subset import ImageNetSubset
 from fedaux_pl.data.sources.npz_images import NpzImages
 from fedaux_pl.data.sources.text_files import TextFiles
@@ -19,6 +20,7 @@ __all__ = [
     "Digits",
     "Glosses",
     "ImageFolder",
+    "ImageNet32",
     "ImageNetSubset",
     "NpzImages",
     "TextFiles",

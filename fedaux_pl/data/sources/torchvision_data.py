@@ -109,10 +109,29 @@ class CIFAR100(CIFAR10):
         root: The folder that holds ``cifar-100-python``.
         download: Whether to download the data set (169 MB) if it is missing.
         mirror: The URL of a folder with a copy of ``cifar-100-python.tar.gz``; null for its host.
+        all_auxiliary: Whether auxiliary data are all 60,000 images, as in the paper; else the
+            training images.
     """
 
     _dataset = datasets.CIFAR100
     _sizes: ClassVar = {"cifar-100-python.tar.gz": 169_001_437}
+
+    def __init__(
+        self,
+        root: str | Path = "data",
+        download: bool = False,
+        mirror: str | None = None,
+        all_auxiliary: bool = False,
+    ) -> None:
+        super().__init__(root, download, mirror)
+        self.all_auxiliary = all_auxiliary
+
+    def auxiliary(self) -> Inputs:
+        """The training images, followed by the test images with ``all_auxiliary``."""
+        images = super().auxiliary()
+        if not self.all_auxiliary:
+            return images
+        return torch.cat([images, self.test().inputs])  # type: ignore[list-item]
 
 
 class SVHN(_Torchvision):

@@ -320,7 +320,7 @@ def test_sources_keep_nothing_of_each_other(created):
     cli = created(*layered("auxiliary/imagenet_dogs", "auxiliary/svhn", "private/cifar100"))
     own = {"root": Path("data"), "download": False, "mirror": None}
     assert vars(cli.datamodule.auxiliary) == own
-    assert vars(cli.datamodule.private) == own
+    assert vars(cli.datamodule.private) == {**own, "all_auxiliary": False}
     assert cli.datamodule.download  # of the base
     cli = created(*layered("npz", "auxiliary/stl10"))
     assert vars(cli.datamodule.auxiliary) == {**own, "size": 32}

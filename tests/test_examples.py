@@ -1,6 +1,7 @@
 """The files in examples/, run with small settings."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,26 @@ def test_the_figure_of_the_quickstart_is_drawn_from_finished_runs(tmp_path, monk
     assert curves["FedDF+P"][2] == pytest.approx([12, 22, 32])
     example.draw(curves, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_notebook_of_silos(tmp_path, monkeypatch, capsys):
+    cells = json.loads((EXAMPLES / "silos.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "notebook"}
+    exec(sources[0], names)  # noqa: S102 - the notebook of the repository
+    names |= {"ROUNDS": 1, "EPOCHS": 1, "WIDTH": 0.125}
+    for source in sources[1:]:
+        exec(source, names)  # noqa: S102
+    assert list(names["table"]) == ["north", "south", "west", "east", "mean"]
+    printed = capsys.readouterr().out
+    state = "4 resnet8; after round 1, val/mean_client/accuracy "
+    assert f"Federation(FedAUX with memory, clients: {state}" in printed
+    assert "FederatedDataModule(Silos + Digits, 4 clients of 203 to 203 samples" in printed
+
+
+def test_the_notebook_holds_its_figures():
+    cells = json.loads((EXAMPLES / "silos.ipynb").read_text())["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    assert sum("image/png" in output.get("data", ()) for output in outputs) == 2
+    assert all(output["output_type"] != "error" for output in outputs)

@@ -118,6 +118,16 @@ class FederatedDataModule(pl.LightningDataModule):
         self._private: PrivateData | None = None
         self._public: PublicData | None = None
 
+    def __repr__(self) -> str:
+        about = f"{self.data_name}, {self.num_clients} clients"
+        if self._private is not None:
+            sizes = self.client_sizes
+            about += f" of {min(sizes)} to {max(sizes)} samples, {len(self.classes)} classes"
+        return f"FederatedDataModule({about})"
+
+    def __str__(self) -> str:  # Lightning's lists the dataloaders that it has not got
+        return repr(self)
+
     def prepare_data(self) -> None:
         """Load the data in one process per node first, so that the others find it cached."""
         is_fast = self.trainer is not None and bool(self.trainer.fast_dev_run)  # type: ignore[attr-defined]

@@ -103,6 +103,17 @@ class FederationModule(pl.LightningModule):
         self.save_hyperparameters(describe(self.arguments()), logger=False)
         self._begin()
 
+    def __repr__(self) -> str:
+        clients = ", ".join(f"{count} {name}" for name, count in self.clients.items())
+        state = "no round yet"
+        if self.history:
+            state = f"after round {len(self.history)}"
+            names = [f"{self.evaluation_prefix}{kind}accuracy" for kind in ("mean_client/", "")]
+            measured = [name for name in names if name in self.history[-1]]
+            if measured:
+                state += f", {measured[0]} {self.history[-1][measured[0]]:.1%}"
+        return f"Federation({self.algorithm.name}, clients: {clients}; {state})"
+
     def _begin(self) -> None:
         """Forget everything that a run has learned."""
         self._h0: dict[str, dict[str, Tensor]] = {}

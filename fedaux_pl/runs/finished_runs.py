@@ -20,6 +20,11 @@ class Run:
     curve: pd.DataFrame = field(default_factory=pd.DataFrame)  # measurements by round
     summary: Mapping[str, Any] = field(default_factory=dict)  # summary.json
 
+    def __repr__(self) -> str:
+        accuracy = self.values("accuracy" if "accuracy" in self.curve else "val/accuracy")
+        measured = "" if accuracy.empty else f", accuracy {accuracy.iloc[-1]:.1%}"
+        return f"Run({self.name}: {self.method}, {self.rounds} rounds{measured})"
+
     def values(self, metric: str) -> pd.Series:
         """Return a metric by round, of the rounds in which it was measured."""
         return self.curve.get(metric, pd.Series(dtype=float)).dropna()

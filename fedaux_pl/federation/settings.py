@@ -251,6 +251,8 @@ class Pretraining(TrainingSettings):
             architecture. Weights in memory: ``federation.h0 = {"resnet8": module}``.
         seed: Seeds the initial weights of h and its training; null for the seed of the run. With a
             number, runs of other seeds, methods and classes share one h_0.
+        projection_width: The hidden width of SimCLR's projection head; null for that of the
+            features.
     """
 
     option: ClassVar[str] = "pretraining"
@@ -266,6 +268,7 @@ class Pretraining(TrainingSettings):
     mask_rate: float = 0.15
     h0: str | dict[str, str] | None = None
     seed: int | None = None
+    projection_width: int | None = None
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -274,6 +277,10 @@ class Pretraining(TrainingSettings):
         check_language_modeling(self.objective, self.mask_rate)
         is_allowed = self.seed is None or is_count(self.seed, 0)
         check_setting("seed", self.seed, is_allowed, "be an integer of at least 0, or null")
+        width = self.projection_width
+        is_allowed = width is None or is_count(width, 1)
+        expected = "be an integer of at least 1, or null"
+        check_setting("projection_width", width, is_allowed, expected)
 
     def plain(self) -> dict[str, Any]:
         """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""
@@ -290,5 +297,11 @@ class Pretraining(TrainingSettings):
         """Create ``SimCLR`` for a model of images, ``LanguageModeling`` for a model of text."""
         optimizer = self.optimizer_settings
         if getattr(model, "inputs", "images") == "images":
-            return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
+            return SimCLR(
+                model,
+                self.temperature,
+                optimizer=optimizer,
+                views=self.views,
+                projection_width=self.projection_width,
+            )
         return LanguageModeling(model, self.objective, self.mask_rate, optimizer)

@@ -87,18 +87,23 @@ def load_network(path: str | Path) -> nn.Module:
     state, about = read_safetensors(Path(path))
     name, _, text = about.get("architecture", "").partition(" ")
     try:
-        options = complete_options(name, **json.loads(text))
-    except (ValueError, TypeError) as error:
+        options = json.loads(text)
+    except ValueError as error:
         raise ConfigurationError(
             f"{path} does not say of which network its weights are: write it by `fedaux-pl "
             "pretrain --output`, or by save_backbone with a model of create_model"
         ) from error
     check_imported([name], str(path))
-    if "pretrained" in options:  # no weights but those of the file
-        options["pretrained"] = False
-    model = _create(partial(create_model, name, 1, **options), state, str(path))
-    load_backbone(model, state)
-    return model
+
+    def create() -> nn.Module:
+        completed = complete_options(name, **options)
+        if "pretrained" in completed:  # no weights but those of the file
+            completed["pretrained"] = False
+        model = create_model(name, 1, **completed)
+        load_backbone(model, state)
+        return model
+
+    return _create(create, state, str(path))
 
 
 def _describe(model: nn.Module) -> dict[str, str]:

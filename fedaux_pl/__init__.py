@@ -30,8 +30,8 @@ _NAMES = {
     "data": "Digits FederatedDataModule Source ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining",
     "models": "create_model load_backbone load_exported register save_backbone",
-    "modules": "ClientModule DistillationModule KNNAccuracy LanguageModeling OptimizerSettings "
-    "ScoringHead SimCLR",
+    "modules": "ClientModule DistillationModule FeatureDistillation KNNAccuracy LanguageModeling "
+    "OptimizerSettings ScoringHead SimCLR",
     "scoring": "Privacy Scorer SecureSums",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}

@@ -27,6 +27,7 @@ from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone, of_head
+from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, Ledger, PrivacySpent, PublicMap, ReleasedHead, Step
@@ -76,10 +77,14 @@ class Preparation:
 
     def _h0_key(self, architecture: str, model: nn.Module) -> _Key:
         is_shared = self.settings.seed is not None  # by runs with other classes, too
+        training = self.settings.plain()
+        if "teacher" in training:
+            state, about = read_safetensors(Path(training["teacher"]))
+            training["teacher"] = {**about, "weights": tensor_digest(**state)}  # not its path
         return {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model, head=not is_shared),
-            "training": _as_text(self.settings.plain()),
+            "training": _as_text(training),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self._seed,

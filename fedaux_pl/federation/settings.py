@@ -22,7 +22,8 @@ from fedaux_pl.errors import (
     is_fraction,
     is_positive,
 )
-from fedaux_pl.modules import LanguageModeling, SelfSupervised, SimCLR
+from fedaux_pl.models import load_network
+from fedaux_pl.modules import FeatureDistillation, LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective, check_language_modeling
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
@@ -251,6 +252,11 @@ class Pretraining(TrainingSettings):
             architecture. Weights in memory: ``federation.h0 = {"resnet8": module}``.
         seed: Seeds the initial weights of h and its training; null for the seed of the run. With a
             number, runs of other seeds, methods and classes share one h_0.
+        projection_width: The hidden width of SimCLR's projection head, or of the predictor of a
+            teacher's features; null for that of the features.
+        teacher: A file of ``fedaux-pl pretrain --output`` or ``save_backbone`` with a network for
+            images, usually a larger one. h_0 then learns to predict its features in place of
+            SimCLR, see ``FeatureDistillation``.
     """
 
     option: ClassVar[str] = "pretraining"
@@ -266,6 +272,8 @@ class Pretraining(TrainingSettings):
     mask_rate: float = 0.15
     h0: str | dict[str, str] | None = None
     seed: int | None = None
+    projection_width: int | None = None
+    teacher: str | None = None
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -274,6 +282,13 @@ class Pretraining(TrainingSettings):
         check_language_modeling(self.objective, self.mask_rate)
         is_allowed = self.seed is None or is_count(self.seed, 0)
         check_setting("seed", self.seed, is_allowed, "be an integer of at least 0, or null")
+        width = self.projection_width
+        is_allowed = width is None or is_count(width, 1)
+        expected = "be an integer of at least 1, or null"
+        check_setting("projection_width", width, is_allowed, expected)
+        is_allowed = self.teacher is None or (self.h0 is None and self.epochs > 0)
+        expected = "be null with h0 or 0 epochs, with which nothing is learned"
+        check_setting("teacher", self.teacher, is_allowed, expected)
 
     def plain(self) -> dict[str, Any]:
         """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""
@@ -287,8 +302,23 @@ class Pretraining(TrainingSettings):
         return cls(views=ViewSettings.pop_from(values), **values)
 
     def create_module(self, model: nn.Module) -> SelfSupervised:
-        """Create ``SimCLR`` for a model of images, ``LanguageModeling`` for a model of text."""
+        """Create the module that learns h_0 of a model, by the model's inputs and the teacher."""
         optimizer = self.optimizer_settings
-        if getattr(model, "inputs", "images") == "images":
-            return SimCLR(model, self.temperature, optimizer=optimizer, views=self.views)
-        return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
+        if getattr(model, "inputs", "images") != "images":
+            if self.teacher is not None:
+                raise ConfigurationError(
+                    f"pretraining.teacher: got {self.teacher}; expected null, because "
+                    f"{type(model).__name__} reads text: only networks for images have teachers"
+                )
+            return LanguageModeling(model, self.objective, self.mask_rate, optimizer)
+        width = self.projection_width
+        if self.teacher is not None:
+            teacher = load_network(self.teacher)
+            return FeatureDistillation(model, teacher, optimizer, self.views, width)
+        return SimCLR(
+            model,
+            self.temperature,
+            optimizer=optimizer,
+            views=self.views,
+            projection_width=width,
+        )

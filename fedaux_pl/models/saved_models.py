@@ -4,7 +4,8 @@ Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.classifier import of_head
-from fedaux_pl.models.registry import check_imported, create_for, options_of, state_key
+from fedaux_pl.models.registry import (
+    check_imported,
+    complete_options,
+    create_for,
+    create_model,
+    options_of,
+    state_key,
+)
 
 FORMAT = 1
 """The format of an exported folder, increased when older ones become unreadable."""
@@ -69,6 +77,33 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
             "create it with the same mean and std."
         )
     model.load_state_dict(given, strict=False)
+
+
+def load_network(path: str | Path) -> nn.Module:
+    """Create the network of a file that ``save_backbone`` has written, with its h and a new head.
+
+    If it was named by its class path, import its module before.
+    """
+    state, about = read_safetensors(Path(path))
+    name, _, text = about.get("architecture", "").partition(" ")
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{path} does not say of which network its weights are: write it by `fedaux-pl "
+            "pretrain --output`, or by save_backbone with a model of create_model"
+        ) from error
+    check_imported([name], str(path))
+
+    def create() -> nn.Module:
+        completed = complete_options(name, **options)
+        if "pretrained" in completed:  # no weights but those of the file
+            completed["pretrained"] = False
+        model = create_model(name, 1, **completed)
+        load_backbone(model, state)
+        return model
+
+    return _create(create, state, str(path))
 
 
 def _describe(model: nn.Module) -> dict[str, str]:
@@ -239,21 +274,26 @@ def _recreate(
     state: Mapping[str, Tensor],
     source: str,
 ) -> nn.Module:
-    """Create a model with the weights of a file, whose options allocate no more than these."""
+    """Create a model with the weights of a file."""
     options = {**options, "pretrained": False}
-    # heads that are left out, as GoogLeNet's, are created, too
-    limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
-    try:
-        with _AllocationLimit(limit):
-            model = create_for(input_shape, name, num_classes, **options)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigurationError(f"{source} cannot be created: {error}") from error
+    model = _create(partial(create_for, input_shape, name, num_classes, **options), state, source)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"the weights of {source} do not fit: {reason}") from error
     return model
+
+
+def _create(create: Callable[[], nn.Module], state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """Create a model, whose options allocate no more than the weights of a file."""
+    # heads that are left out, as GoogLeNet's, are created, too
+    limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
+    try:
+        with _AllocationLimit(limit):
+            return create()
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigurationError(f"{source} cannot be created: {error}") from error
 
 
 class _AllocationLimit(TorchDispatchMode):

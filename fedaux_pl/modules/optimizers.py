@@ -114,7 +114,8 @@ class OptimizedModule(pl.LightningModule):
                 f"optimizer: got {optimizer!r}; expected an object such as "
                 "OptimizerSettings('sgd', lr=0.1)"
             )
-        save_arguments(self, model, ignore=["optimizer", "views"], **optimizer.plain(), **plain)
+        objects = ["optimizer", "views", "teacher"]
+        save_arguments(self, model, ignore=objects, **optimizer.plain(), **plain)
         self.optimizer_settings = optimizer
         self.train_loss = MeanLoss()
 

@@ -45,6 +45,7 @@ class SimCLR(SelfSupervised):
         views: How random views differ from their images.
         knn_k: The number of neighbors of the kNN accuracy.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
+        projection_width: The hidden width of the projection head; None for that of the features.
 
     Examples:
         >>> import pytorch_lightning as pl
@@ -69,13 +70,14 @@ class SimCLR(SelfSupervised):
         views: ViewSettings = ViewSettings(),  # noqa: B008 - frozen
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
+        projection_width: int | None = None,
     ) -> None:
         from lightly.models.modules.heads import SimCLRProjectionHead  # takes seconds
 
         check_setting("temperature", temperature, temperature > 0, "be positive")
         super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         dim = self.backbone.feature_dim
-        self.projection_head = SimCLRProjectionHead(dim, dim, projection_dim)
+        self.projection_head = SimCLRProjectionHead(dim, projection_width or dim, projection_dim)
         self.temperature = temperature
         self.views = SimCLRViews(views)
         self._sharing = Processes()  # by default a batch belongs to one process

@@ -14,6 +14,7 @@ from fedaux_pl.data import FederatedDataModule, InMemory, ViewSettings
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.federation.hyperparameters import describe, rebuild
+from fedaux_pl.models import create_model
 from fedaux_pl.modules import OptimizerSettings, SimCLR
 from tests.federations import SMALL, create, fit, split
 
@@ -79,6 +80,7 @@ def test_defaults(settings, epochs, batch_size, lr):
         (Distillation, {"weight_decay": math.inf}, "weight_decay: got inf; .*a number"),
         (Pretraining, {"temperature": 0.0}, "pretraining.temperature: got 0.0; .*a positive"),
         (Pretraining, {"mask_rate": 1.0}, "pretraining.mask_rate: got .*strictly between 0 and"),
+        (Pretraining, {"projection_width": 0}, "pretraining.projection_width: got 0; .*at least 1"),
         (Pretraining, {"objective": "mask"}, "pretraining.objective: got .* to be masked or next"),
     ],
 )
@@ -188,6 +190,15 @@ def test_the_key_of_h_0_stays_what_it_was():
     assert described == {"class_path": path, "init_args": plain}
     assert settings.plain() == plain  # part of the key of h_0
     assert rebuild(described) == settings
+
+
+def test_a_wide_projection_head_is_part_of_the_key():
+    settings = Pretraining(projection_width=96)
+    assert settings.plain() == Pretraining().plain() | {"projection_width": 96}
+    model = create_model("resnet8", 3, width=0.125)
+    first, *_, last = settings.create_module(model).projection_head.layers
+    assert (first.in_features, first.out_features) == (64, 96)
+    assert last.num_features == 128
 
 
 def test_new_options_are_recorded_if_they_are_set():

@@ -118,7 +118,7 @@ def test_it_round_trips_through_a_checkpoint(trainer, digits, tmp_path):
         "model": "resnet8", "temperature": 0.3, "projection_dim": 128, "optimizer": "adam",
         "lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0, "min_scale": 0.08, "flip": 0.0,
         "jitter": 0.8, "strength": 0.5, "grayscale": 0.2, "knn_k": 20, "model_options": SMALL,
-        "clip_norm": None,
+        "clip_norm": None, "projection_width": None,
     }  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class Preparation:
             self._print_origin(architecture, model, text)
             return weights
         if self.settings.epochs == 0:
-            self._print_origin(architecture, model, f"{model.origin}, not trained further")
+            self._print_origin(architecture, model, f"not learned, {model.origin}")
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key = self._h0_key(architecture, model)
         cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))

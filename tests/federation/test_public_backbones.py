@@ -7,12 +7,13 @@ import torchvision
 from PIL import Image
 from safetensors.torch import save_file
 from torch.testing import assert_close
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from fedaux_pl.algorithms import FedAvg, FedClassMeans
 from fedaux_pl.data import FederatedDataModule, ImageFolder
 from fedaux_pl.engine import predict_features
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation import Pretraining
+from fedaux_pl.federation import Federation, Pretraining
 from fedaux_pl.federation.given_h0 import read_h0
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.models import create_for, load_backbone
@@ -85,6 +86,15 @@ def standardized(x, name):
     return (x.float() / 255 - mean) / std
 
 
+def tiny_vit(folder):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "image_size": 32, "patch_size": 16}
+    config = ViTConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(image_mean=[0.1, 0.2, 0.3], size=32).save_pretrained(folder)
+    return folder
+
+
 def test_one_message_on_a_checkpoint_of_timm(tmp_path, capsys, no_training):
     network = published(VIT)
     file = tmp_path / "model.safetensors"
@@ -151,6 +161,34 @@ def test_a_module_of_timm_is_h0_in_memory():
     weights, left_out = read_h0(network, model)
     assert left_out == []
     assert torch.equal(weights["network.cls_token"], network.cls_token)
+
+
+def test_a_folder_of_transformers(tmp_path, capsys, no_training):
+    folder = tiny_vit(tmp_path / "vit")
+    data = pictures(tmp_path, 32)
+    algorithm = FedClassMeans(privacy=Privacy(epsilon=None))
+    federation = create(
+        algorithm,
+        {"image_encoder": 2},
+        trained="head",
+        pretraining=Pretraining(epochs=0),
+        model_options={"source": str(folder)},
+    )
+    trainer = fit(tmp_path, federation, 2, data)
+    told = capsys.readouterr().out
+    assert f"h_0 of image_encoder: not learned, the weights of {folder}; 2 are left out" in told
+    assert "images: mean=[0.1" in told
+    x = data.test_examples.inputs[:8]
+    network = ViTForImageClassification.from_pretrained(folder).eval().vit
+    pixels = (x.float() / 255 - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / 0.5
+    with torch.no_grad():
+        expected = network(pixels).last_hidden_state[:, 0]
+    assert_close(predict_features(federation.extractors()["image_encoder"], x), expected)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    (folder / "model.safetensors").unlink()  # the checkpoint has the weights
+    loaded = Federation.load_from_checkpoint(tmp_path / "last.ckpt")
+    with torch.no_grad():
+        assert_close(loaded.eval()(x), federation.eval()(x))
 
 
 def test_auxiliary_heads_are_left_out(monkeypatch):

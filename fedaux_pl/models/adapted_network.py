@@ -68,24 +68,25 @@ class AdaptedNetwork(ImageClassifier):
     def from_library(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights that have the library's names in the names of this model, in order.
 
-        Names of the library's heads begin with ``head.`` then. Weights in the names of this model
-        stay as they are. The library's are made for images of its own mean and std: a ValueError
-        tells that the model was created without.
+        Names of the library's heads begin with ``head.`` then. Weights in other names stay as they
+        are. The library's are made for images of its own mean and std: a ValueError tells that the
+        model was created without.
         """
-        has_own_names = any(key.startswith(_NETWORK) for key in state)
-        if has_own_names or not self._library_heads:
+        known = self.state_dict().keys()
+        has_library_names = any(_NETWORK + key in known for key in state)
+        if not has_library_names or not self._library_heads:
             return dict(state)
         if not self._has_given_constants:
-            value = "true" if self.name.startswith("timm/") else "DEFAULT"
+            choice = "true" if self.name.startswith("timm/") else "DEFAULT"
             raise ValueError(
                 f"these weights have the names of {self.name}, which expects images of another "
                 f"mean and std than {self.normalize.extra_repr()}; set model_options.weights to "
-                f"{value} for those of its library, or set both mean and std."
+                f"{choice} for those of its library, or set both mean and std."
             )
         named = {}
-        for key, value in state.items():
+        for key, weights in state.items():
             prefix = "head." if key.startswith(self._library_heads) else _NETWORK
-            named[prefix + key] = value
+            named[prefix + key] = weights
         return named
 
     def check_inputs(self, x: Tensor) -> None:

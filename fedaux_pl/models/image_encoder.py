@@ -63,7 +63,7 @@ class ImageEncoder(AdaptedNetwork):
         mean: Constants | None = None,
         std: Constants | None = None,
     ) -> None:
-        constants = {"mean": mean, "std": std}
+        constants: dict[str, Any] = {"mean": mean, "std": std}
         ImageEncoder.check_options(source=source, config=config, pooling=pooling, **constants)
         settings = find_config(source, {"model_type": "vit", **(config or {})})
         if source is not None and (mean is None or std is None):
@@ -98,9 +98,10 @@ class ImageEncoder(AdaptedNetwork):
 
     def recipe(self) -> dict[str, Any]:
         """Return the options that create this encoder elsewhere, without its source."""
+        network: Any = self.network
         options = {
-            "config": config_values(self.network.encoder.config),
-            "pooling": self.network.pooling,
+            "config": config_values(network.encoder.config),
+            "pooling": network.pooling,
             "in_channels": self.normalize.in_channels,
             "pretrained": False,
             **self._constants,

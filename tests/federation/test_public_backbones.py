@@ -148,6 +148,8 @@ def test_what_does_not_fit_is_named():
     assert "or set both mean and std" in misfit(state, mean=0.5)
     shape = "1 entries are of another shape, such as 'network.pos_embed' (got (1, 101, 64), exp"
     assert shape in misfit(state, size=32, weights=True)
+    other = published(SHUFFLENET).state_dict()
+    assert "entries are missing, such as 'network.blocks.0" in misfit(other)
     state["extra"] = state.pop("cls_token")
     assert (
         "1 entries are missing, such as 'network.cls_token', 1 entries are unexpected, such "

@@ -131,7 +131,10 @@ class Federation(FederationModule):
         """
         for name, given in self.given_h0.items():
             kept = self.h0.get(name)
-            if kept is not None and not same_weights(read_h0(given, self.students[name]), kept):
+            if kept is None:
+                continue
+            weights, _ = read_h0(given, self.students[name])
+            if not same_weights(weights, kept):
                 raise ConfigurationError(
                     f"federation.h0: got other weights of {name} than the checkpoint's; expected "
                     "none, because a resumed run keeps its h_0: leave it out"

@@ -185,7 +185,10 @@ class FederationModule(pl.LightningModule):
             self.students.clear()
         self.plan = self.plan_releases() if is_fit else {}
         if not self.students:
-            self.create_students(data.input_shape, data.classes, algorithm.pretrained)
+            # a given h_0 needs no other weights, and sites get theirs from the server
+            is_received = bool(self.all_given_h0()) or data.holds == "private"
+            loads = algorithm.pretrained and not is_received
+            self.create_students(data.input_shape, data.classes, loads)
             for student in self.students.values():
                 data.check_model(student)
                 algorithm.own_entries(student)  # raises if the network has no such layers

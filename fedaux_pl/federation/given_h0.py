@@ -65,11 +65,12 @@ def check_names(given: Mapping[str, object], architectures: Sequence[str]) -> No
         )
 
 
-def read_h0(given: GivenH0, model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of h for a model, in the model's precision, on the CPU.
+def read_h0(given: GivenH0, model: nn.Module) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights of h for a model, in its precision, on the CPU, and what was left out.
 
     Files are those of ``save_backbone``, Lightning checkpoints of ``SimCLR`` and
-    ``LanguageModeling``, and state dicts. A ConfigurationError tells what does not fit.
+    ``LanguageModeling``, and state dicts, those of torchvision and timm included, whose heads are
+    left out. A ConfigurationError tells what does not fit.
     """
     source = "h_0"
     state: str | Path | State
@@ -83,10 +84,11 @@ def read_h0(given: GivenH0, model: nn.Module) -> dict[str, Tensor]:
         state = given if is_safetensors else _read_state(Path(given))
     target = copy.deepcopy(model).cpu()
     try:
-        load_backbone(target, state)
+        left_out = load_backbone(target, state)
     except ValueError as error:
         raise ConfigurationError(f"{source}: {error}") from error
-    return {key: value for key, value in copy_state(target).items() if not of_head(key)}
+    weights = {key: value for key, value in copy_state(target).items() if not of_head(key)}
+    return weights, left_out
 
 
 def same_weights(one: State, other: State) -> bool:
@@ -104,7 +106,10 @@ def _read_state(path: Path) -> State:
             f"{path} cannot be read as weights ({first_line(error)}): give safetensors, a "
             "Lightning checkpoint of SimCLR, or a state dict that torch.save wrote"
         ) from error
-    state = content.get("state_dict", content) if isinstance(content, dict) else content
+    state = content
+    for name in ("state_dict", "model"):  # torchvision's training script writes "model"
+        if isinstance(state, dict) and isinstance(state.get(name), dict):
+            state = state[name]
     is_state = isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())
     if not is_state:
         raise ConfigurationError(f"{path} holds no state dict: give the weights of a network alone")

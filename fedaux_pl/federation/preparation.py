@@ -57,16 +57,26 @@ class Preparation:
         """
         if architecture in self.given:
             given = self.given[architecture]
-            weights = read_h0(given, model)
-            if self.context.processes.first:
-                source = "memory" if isinstance(given, Mapping | nn.Module) else given
-                print_above_bars(f"h_0 of {architecture}: read from {source}, not learned")
+            weights, left_out = read_h0(given, model)
+            source = "memory" if isinstance(given, Mapping | nn.Module) else given
+            text = f"read from {source}, not learned"
+            if left_out:
+                text += f"; its head is left out ({', '.join(left_out)})"
+            self._print_origin(architecture, model, text)
             return weights
         if self.settings.epochs == 0:
+            self._print_origin(architecture, model, f"not learned, {model.origin}")
             return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
         key = self._h0_key(architecture, model)
         cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
         return self._first_result(key, cached) if self.secret_noise else cached()
+
+    def _print_origin(self, architecture: str, model: nn.Module, origin: str) -> None:
+        """Say where h_0 is from and, of images, which normalization it reads them with."""
+        if self.context.processes.first:
+            normalize = getattr(model, "normalize", None)
+            constants = "" if normalize is None else f"; images: {normalize.extra_repr()}"
+            print_above_bars(f"h_0 of {architecture}: {origin}{constants}")
 
     def has_h0(self, architecture: str, model: nn.Module) -> bool:
         """Return whether h_0 is given or an earlier run has learned it: it is loaded then."""

@@ -8,6 +8,7 @@ Networks of torchvision, timm and one's own are created by name too, see ``creat
 from fedaux_pl.models.classifier import Classifier, of_head
 from fedaux_pl.models.encoder import Encoder, TinyBERT
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
+from fedaux_pl.models.image_encoder import ImageEncoder
 from fedaux_pl.models.layers import Norm
 from fedaux_pl.models.mobilenet import MobileNetV2
 from fedaux_pl.models.registry import (
@@ -38,6 +39,7 @@ __all__ = [
     "Classifier",
     "Encoder",
     "FeatureClassifier",
+    "ImageEncoder",
     "InputNormalization",
     "MobileNetV2",
     "ModelEnsemble",

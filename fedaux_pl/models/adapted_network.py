@@ -1,7 +1,7 @@
 """Any network for images as a classifier f = g o h: of torchvision, of timm, or by class path."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,9 @@ from fedaux_pl.models.classifier import Classifier, check_int
 from fedaux_pl.models.image_classifier import Constants, ImageClassifier, InputNormalization
 
 _ADDED = ("in_channels", "mean", "std")  # options of ImageClassifier that an own class may lack
+_NETWORK = "network."  # begins the state-dict entries of h
 _SMALL = 64  # images with fewer pixels on a side get ResNet's stem for small images
+_AUXILIARY_HEADS = ("AuxLogits", "aux1", "aux2")  # of Inception and GoogLeNet
 _Size = tuple[int, int] | None
 
 
@@ -29,6 +31,7 @@ class AdaptedNetwork(ImageClassifier):
             have so many values. Its state-dict entries begin with ``network.``.
         name: What messages call it.
         head: The network's own head; its method ``features`` is then called in place of it.
+        library_heads: The names of the heads that the network has in its library.
         **options: ``in_channels``, ``mean`` and ``std``, see ``InputNormalization``.
     """
 
@@ -40,9 +43,12 @@ class AdaptedNetwork(ImageClassifier):
         *,
         name: str,
         head: nn.Linear | None = None,
+        library_heads: Sequence[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(num_classes, feature_dim, **options)
+        self._library_heads = tuple(f"{path}." for path in library_heads)
+        self._has_given_constants = {"mean", "std"} <= options.keys()
         self.network = network
         self.name = name
         self._has_features = head is not None
@@ -58,6 +64,30 @@ class AdaptedNetwork(ImageClassifier):
             # contiguous, for networks that call view(): a fast normalization returns a slice
             return torch.flatten(self.network.features(x.contiguous()), 1)  # type: ignore[operator]
         return torch.flatten(self.network(x), 1)
+
+    def from_library(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights that have the library's names in the names of this model, in order.
+
+        Names of the library's heads begin with ``head.`` then. Weights in other names stay as they
+        are. The library's are made for images of its own mean and std: a ValueError tells that the
+        model was created without.
+        """
+        known = self.state_dict().keys()
+        has_library_names = any(_NETWORK + key in known for key in state)
+        if not has_library_names or not self._library_heads:
+            return dict(state)
+        if not self._has_given_constants:
+            choice = "true" if self.name.startswith("timm/") else "DEFAULT"
+            raise ValueError(
+                f"these weights have the names of {self.name}, which expects images of another "
+                f"mean and std than {self.normalize.extra_repr()}; set model_options.weights to "
+                f"{choice} for those of its library, or set both mean and std."
+            )
+        named = {}
+        for key, weights in state.items():
+            prefix = "head." if key.startswith(self._library_heads) else _NETWORK
+            named[prefix + key] = weights
+        return named
 
     def check_inputs(self, x: Tensor) -> None:
         """Raise an error for images that the network misreads; one of every new size is tried."""
@@ -191,7 +221,8 @@ class LibraryFactory:
             small_images: Whether a ResNet gets the stem for small images; None if and only if the
                 images are known to have less than 64 pixels on a side.
             weights: The name of torchvision's weights, such as ``DEFAULT`` or ``IMAGENET1K_V1``;
-                true for those of timm. They are downloaded.
+                true for those of timm. They are downloaded, unless ``pretraining.h0`` of a
+                federation is a file with them.
             pretrained: Whether to load them: a federation passes what its method says.
             mean: See ``InputNormalization``; by default, as ``std``, that of the weights, if any.
             std: Likewise.
@@ -200,10 +231,10 @@ class LibraryFactory:
         chosen = self._find_weights(weights)
         loads = bool(weights) and pretrained
         if self.library == "timm":
-            network, dim = self._create_timm(in_channels, size, loads)
+            network, dim, heads = self._create_timm(in_channels, size, loads)
         else:
             trained = chosen if loads else None
-            network, dim = self._create_torchvision(num_classes, in_channels, size, trained)
+            network, dim, heads = self._create_torchvision(num_classes, in_channels, size, trained)
         is_resnet = isinstance(network, torchvision.models.ResNet)
         if small_images is None:
             small_images = is_resnet and size is not None and min(size) < _SMALL
@@ -226,6 +257,7 @@ class LibraryFactory:
             network,
             dim,
             name=self.full_name,
+            library_heads=heads,
             in_channels=in_channels,
             **constants,
         )
@@ -269,8 +301,8 @@ class LibraryFactory:
         in_channels: int,
         size: _Size,
         weights: Any,
-    ) -> tuple[nn.Module, int]:
-        """Return the network without its head, and the number of features."""
+    ) -> tuple[nn.Module, int, tuple[str, ...]]:
+        """Return the network without its head, the number of features, the names of its heads."""
         options: dict[str, Any] = {"weights": weights, "progress": False}
         if weights is None:  # weights have their number of classes
             options["num_classes"] = check_int("num_classes", num_classes)
@@ -283,21 +315,27 @@ class LibraryFactory:
         if size is not None and self.name.startswith("maxvit"):
             options["input_size"] = size
         network = self._call(torchvision.models.get_model, options, size)
-        for name in ("AuxLogits", "aux1", "aux2"):
+        for name in _AUXILIARY_HEADS:
             if getattr(network, name, None) is not None:
                 setattr(network, name, None)
                 network.aux_logits = False
         if hasattr(network, "transform_input"):
             network.transform_input = False
         _replace_channels(network, in_channels, keep_response=weights is not None)
-        return network, _take_head(network, self.full_name).in_features
+        path, head = _take_head(network, self.full_name)
+        return network, head.in_features, (path, *_AUXILIARY_HEADS)
 
-    def _create_timm(self, in_channels: int, size: _Size, loads: bool) -> tuple[nn.Module, int]:
+    def _create_timm(
+        self, in_channels: int, size: _Size, loads: bool
+    ) -> tuple[nn.Module, int, tuple[str, ...]]:
         options: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels, "pretrained": loads}
-        if size is not None and _timm().get_pretrained_cfg(self.name).fixed_input_size:
+        published = _timm().get_pretrained_cfg(self.name)
+        if size is not None and published.fixed_input_size:
             options["img_size"] = size
         network = self._call(_timm().create_model, options, size)
-        return network, int(network.head_hidden_size)
+        heads = published.classifier
+        heads = (heads,) if isinstance(heads, str) else tuple(heads)
+        return network, int(network.head_hidden_size), heads
 
     def _call(self, create: Callable[..., Any], options: dict[str, Any], size: _Size) -> Any:
         """Let the library create the network; its errors name the remedy."""
@@ -365,8 +403,8 @@ def _replace_channels(network: nn.Module, in_channels: int, *, keep_response: bo
     network.set_submodule(name, new)
 
 
-def _take_head(network: nn.Module, name: str) -> nn.Linear:
-    """Replace the last layer of a network, which must be linear, by the identity; return it."""
+def _take_head(network: nn.Module, name: str) -> tuple[str, nn.Linear]:
+    """Replace the last layer, which must be linear, by the identity; return its path and it."""
     *_, (parameter, _) = network.named_parameters()
     path = parameter.rpartition(".")[0]
     last = network.get_submodule(path)
@@ -376,4 +414,4 @@ def _take_head(network: nn.Module, name: str) -> nn.Linear:
             "that ends with nn.Linear, such as torchvision/resnet18."
         )
     network.set_submodule(path, nn.Identity())
-    return last
+    return path, last

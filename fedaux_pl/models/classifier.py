@@ -16,11 +16,13 @@ class Classifier(nn.Module, ABC):
         fixed_size_inputs: Whether all inputs of a data set have the same size, so that predictions
             can be captured in a CUDA graph. Texts do not: their padding is trimmed.
         created_as: The name and the options that ``create_model`` has created it with.
+        origin: Where its weights are from, for messages.
     """
 
     inputs: ClassVar[Literal["images", "tokens"]]
     fixed_size_inputs: ClassVar[bool] = True
     created_as: dict[str, Any] | None = None
+    origin: str = "the initial weights of the model"
 
     def __init__(self, num_classes: int, feature_dim: int) -> None:
         super().__init__()

@@ -73,13 +73,14 @@ class Encoder(Classifier):
         length: int | None = None,
     ) -> None:
         Encoder.check_options(source=source, config=config, pooling=pooling)
-        settings = find_config(source, config or {}, self._model_type)
+        settings = find_config(source, {"model_type": "bert", **(config or {})}, self._model_type)
+        _check_text(settings)
         super().__init__(num_classes, int(settings.hidden_size))
         pad_id = settings.pad_token_id if pad_id is None else pad_id
         if pad_id is None:
             raise ValueError("this encoder's configuration names no padding token: pass pad_id.")
         self.pad_id = int(pad_id)
-        self.encoder = load_encoder(settings, source if pretrained else None)
+        self.encoder, self.origin = load_encoder(settings, source if pretrained else None)
         self.pooling = pooling
         self.vocabulary = int(settings.vocab_size)
         self.max_length = _count_positions(self.encoder, settings)  # of the tokens of a text
@@ -101,13 +102,8 @@ class Encoder(Classifier):
         **others: Any,
     ) -> None:
         """Raise the constructor's errors for wrong options, without loading anything."""
-        if (source is None) == (config is None):
-            raise ValueError(
-                "an encoder needs either source, a folder or a name on the hub, or config, the "
-                f"values of a configuration, but got source={source!r} and config={config!r}."
-            )
-        if pooling not in get_args(Pooling):
-            raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
+        check_source(source, config)
+        check_pooling(pooling)
         for name, minimum in (("length", 1), ("pad_id", 0), ("mask_id", 0)):
             value = others.get(name)
             if value is not None:
@@ -295,20 +291,33 @@ def _count_positions(encoder: nn.Module, config: Any) -> int:
     return int(positions) - (0 if padding_index is None else padding_index + 1)
 
 
+def check_source(source: str | Path | None, config: Mapping[str, Any] | None) -> None:
+    """Raise a ValueError unless one of the two is given."""
+    if (source is None) == (config is None):
+        raise ValueError(
+            "an encoder needs either source, a folder or a name on the hub, or config, the "
+            f"values of a configuration, but got source={source!r} and config={config!r}."
+        )
+
+
+def check_pooling(pooling: str) -> None:
+    """Raise a ValueError for an unknown pooling."""
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
+
+
 def find_config(
     source: str | Path | None,
     values: Mapping[str, Any],
-    model_type: str | None,
+    model_type: str | None = None,
 ) -> Any:
     """Read the configuration of an encoder, or make it from its values if there is no source.
 
     A ``config.json`` that names no model type is read as ``model_type``.
     """
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     if source is None:
-        values = {"model_type": "bert", **values}
         kind = values["model_type"]
         try:
             default = AutoConfig.for_model(kind)
@@ -320,16 +329,19 @@ def find_config(
         if unknown := sorted(values.keys() - set(known)):
             problem = f"config: a {kind} has no {', '.join(unknown)}"
             raise ValueError(f"{problem}; it has {', '.join(known)}.")
-        config = AutoConfig.for_model(**values)
-    else:
-        reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
-        config = _load(reader.from_pretrained, source)
+        return AutoConfig.for_model(**values)
+    reader = AutoConfig if model_type is None else type(AutoConfig.for_model(model_type))
+    return load_from(reader.from_pretrained, source)
+
+
+def _check_text(config: Any) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
     if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise ValueError(
             f"model_type {config.model_type!r} is not an encoder for masked-language modeling; "
             "choose one such as bert, distilbert, roberta, albert or electra."
         )
-    return config
 
 
 def config_values(config: Any) -> dict[str, Any]:
@@ -340,16 +352,19 @@ def config_values(config: Any) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in known and not k.startswith("_")}
 
 
-def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
-    """Load an encoder in float32, without its pooling layer; random weights if source is None."""
+def load_encoder(config: Any, source: str | Path | None) -> tuple[nn.Module, str]:
+    """Load an encoder in float32, without its pooling layer, and say where its weights are from.
+
+    Weights are random if source is None. A ConfigurationError names weights that a source lacks.
+    """
     import transformers
 
     library: Any = transformers  # only partly typed
     if source is None:
         model: nn.Module = library.AutoModel.from_config(config, dtype=torch.float32)
+        origin = "random weights"
     else:
-        # without the progress bar and the report of missing and unexpected weights: these are only
-        # the pooling layer and the heads, which are not used here
+        # without the progress bar and the report of missing and unexpected weights
         logging = library.utils.logging
         verbosity = logging.get_verbosity()
         shows_bars = logging.is_progress_bar_enabled()
@@ -357,15 +372,27 @@ def load_encoder(config: Any, source: str | Path | None) -> nn.Module:
         logging.disable_progress_bar()
         try:
             load = library.AutoModel.from_pretrained
-            model = _load(load, source, config=config, dtype=torch.float32)
+            options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+            model, report = load_from(load, source, **options)
         finally:
             logging.set_verbosity(verbosity)
             if shows_bars:
                 logging.enable_progress_bar()
-    if getattr(model, "pooler", None) is not None:
+        missing = sorted(k for k in report["missing_keys"] if not k.startswith("pooler."))
+        if missing:
+            raise ConfigurationError(
+                f"{source} lacks {len(missing)} weights of a {config.model_type}, such as "
+                f"{missing[0]}: give a folder whose weights belong to its config.json"
+            )
+        origin = f"the weights of {source}"
+        left_out = sorted(report["unexpected_keys"])
+        if left_out:
+            origin += f"; {len(left_out)} are left out, such as {', '.join(left_out[:2])}"
+    pooler = getattr(model, "pooler", None)
+    if pooler is not None and any(True for _ in pooler.parameters()):
         # features do not use it: it would be averaged over clients but never trained
         model.pooler = None  # type: ignore[assignment]
-    return model.train()
+    return model.train(), origin
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -376,18 +403,18 @@ def load_tokenizer(source: str | Path) -> Any:
     from transformers import AutoTokenizer, BertConfig
 
     try:
-        return _load(AutoTokenizer.from_pretrained, source)
+        return load_from(AutoTokenizer.from_pretrained, source)
     except ConfigurationError:
         try:
-            values, _ = _load(BertConfig.get_config_dict, source)
+            values, _ = load_from(BertConfig.get_config_dict, source)
         except ConfigurationError:  # there is no config.json
             values = {"model_type": None}
         if "model_type" in values:
             raise
-    return _load(AutoTokenizer.from_pretrained, source, config=BertConfig())
+    return load_from(AutoTokenizer.from_pretrained, source, config=BertConfig())
 
 
-def _load(loader: Any, source: str | Path, **options: Any) -> Any:
+def load_from(loader: Any, source: str | Path, **options: Any) -> Any:
     """Call a ``from_pretrained`` that uses the network only for names on the hub."""
     path = Path(source).expanduser()
     is_local = path.is_dir()

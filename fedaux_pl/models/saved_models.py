@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
+from fedaux_pl.models.adapted_network import AdaptedNetwork
 from fedaux_pl.models.classifier import of_head
 from fedaux_pl.models.registry import (
     check_imported,
@@ -39,12 +40,13 @@ def save_backbone(path: str | Path, model: nn.Module) -> Path:
     return Path(path)
 
 
-def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> None:
+def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) -> list[str]:
     """Load the weights of h, such as a pre-trained h_0, and leave the layer ``head`` as it is.
 
-    ``state`` is the state dict of h, whose entries of a head are ignored, or a file that
-    ``save_backbone`` has written. A ValueError tells that weights are of another architecture, or
-    that those of a file were trained on inputs that were normalized in another way.
+    ``state`` is the state dict of h, or a safetensors file, such as ``save_backbone`` writes.
+    Networks of torchvision and timm also read the weights of their library. Entries of a head are
+    left out; their names are returned. A ValueError tells that weights are of another
+    architecture, or that they were trained on inputs that were normalized in another way.
 
     Examples:
         >>> import tempfile
@@ -53,6 +55,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         >>> model = create_model("resnet8", num_classes=10, width=0.125)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     load_backbone(model, save_backbone(f"{folder}/h0.safetensors", pretrained))
+        []
         >>> bool((model.conv1.weight == pretrained.conv1.weight).all())
         True
     """
@@ -61,14 +64,14 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
     if not isinstance(state, Mapping):
         state, saved = read_safetensors(Path(state))
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
-    own = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    given = {key: value for key, value in state.items() if not of_head(key)}
-    shapes = [{(key, value.shape) for key, value in part.items()} for part in (own, given)]
-    if differing := sorted({key for key, _ in shapes[0] ^ shapes[1]}):
+    named = model.from_library(state) if isinstance(model, AdaptedNetwork) else state
+    left_out = [key for key, name in zip(state, named, strict=True) if of_head(name)]
+    given = {key: value for key, value in named.items() if not of_head(key)}
+    misfit = _describe_misfit(model, given)
+    if misfit:
         raise ValueError(
-            f"{source} are not of this architecture: {len(differing)} entries are missing, "
-            f"unexpected or of another shape, such as '{differing[0]}'; create the model "
-            "with the name and options that the weights were trained with."
+            f"{source} are not of this architecture: {misfit}; create the model with the name and "
+            "options that the weights were trained with, images of their size included."
         )
     now = _describe(model).get("normalization")
     if (before := saved.get("normalization", now)) != now:
@@ -77,6 +80,25 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
             "create it with the same mean and std."
         )
     model.load_state_dict(given, strict=False)
+    return left_out
+
+
+def _describe_misfit(model: nn.Module, given: Mapping[str, Tensor]) -> str:
+    """Name the entries of h that a state dict lacks, has besides or has in another shape."""
+    expected = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    common = expected.keys() & given.keys()
+    missing = sorted(expected.keys() - common)
+    unexpected = sorted(given.keys() - common)
+    reshaped = sorted(key for key in common if expected[key].shape != given[key].shape)
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    texts = []
+    for kind, keys in kinds.items():
+        if keys:
+            texts.append(f"{len(keys)} entries are {kind}, such as '{keys[0]}'")
+    if reshaped:
+        got = tuple(given[reshaped[0]].shape)
+        texts[-1] += f" (got {got}, expected {tuple(expected[reshaped[0]].shape)})"
+    return ", ".join(texts)
 
 
 def load_network(path: str | Path) -> nn.Module:
@@ -255,7 +277,9 @@ def load_exported(folder: str | Path) -> ModelEnsemble:
     check_imported([name for name, _, _ in models], str(path))
     loaded = {}
     for name, options, file in models:
-        if name.startswith("encoder") and "source" in options:  # its configuration is on the hub
+        if (
+            name.startswith(("encoder", "image_encoder")) and "source" in options
+        ):  # its configuration is on the hub
             raise ConfigurationError(
                 f"{path} has source {options['source']!r}; expected the config of the encoder: "
                 "export the run again"

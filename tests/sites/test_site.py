@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torchvision
 from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
@@ -29,8 +30,8 @@ from fedaux_pl.sites.wire import (
     read_number,
     write_tensors,
 )
-from tests.federations import split
-from tests.sites.loopback import apart, fit, limit, prepare
+from tests.federations import create, split
+from tests.sites.loopback import apart, fit, limit, prepare, start_site
 from tests.sites.test_same_results import METHODS, TWO, images
 
 AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
@@ -57,6 +58,24 @@ def test_a_fit_as_a_site_runs_no_round_and_leaves_the_trainer_as_it_was(plain):
     federation = plain[0].federation
     assert (federation.history, federation.metrics) == ([], {})
     assert (federation.trainer.current_epoch, federation.trainer.max_epochs) == (0, 1)
+
+
+def test_a_site_needs_no_published_weights(tmp_path, monkeypatch):
+    """h_0 comes from the server, which may have it from a file."""
+
+    def download(*_, **__):
+        raise AssertionError("the site downloads weights")
+
+    monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", download)
+    name = "torchvision/shufflenet_v2_x0_5"
+    algorithm = FedAvg(pretrained=True)
+
+    def federation():
+        return create(algorithm, {name: 2}, model_options={"weights": "DEFAULT"})
+
+    _, (data, _) = apart(split(2))
+    site = start_site(federation, data, tmp_path / "a", Limits())
+    assert name in site.federation.students
 
 
 def changed(request, **fields):

@@ -41,6 +41,11 @@ from fedaux_pl.functional.privacy import (
     scoring_sensitivity,
     softmax_sensitivity,
 )
+from fedaux_pl.functional.sampled_gaussian import (
+    SampledGaussian,
+    noise_multiplier,
+    sampled_gaussian_epsilon,
+)
 from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
@@ -52,6 +57,7 @@ from fedaux_pl.functional.soft_labels import (
 
 __all__ = [
     "LinearClassifier",
+    "SampledGaussian",
     "SoftLabelSum",
     "average_states",
     "balanced_weights",
@@ -78,6 +84,7 @@ __all__ = [
     "most_records",
     "most_votes",
     "newton_step",
+    "noise_multiplier",
     "noise_of_sum",
     "nt_xent_loss",
     "pack_logits",
@@ -86,6 +93,7 @@ __all__ = [
     "residuals_unit",
     "sample_clients",
     "sample_posterior",
+    "sampled_gaussian_epsilon",
     "scoring_sensitivity",
     "shrink_to_mean",
     "soft_labels",

@@ -152,6 +152,11 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
             "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
         )
+    if federation.local.privacy is not None:
+        raise ConfigurationError(
+            "local.privacy is for simulations so far, and sites would need secret draws: leave it "
+            "out, or run fit without sites"
+        )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:
         federation.algorithm.use_secret_noise()

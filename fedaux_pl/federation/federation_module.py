@@ -430,7 +430,9 @@ class FederationModule(pl.LightningModule):
     def _describe_updates(self) -> list[str]:
         has_releases = self.algorithm.scoring is not None
         rounds = self.trainer.max_epochs or -1
-        return describe_updates(self.local, self.private_steps(), rounds, has_releases)
+        steps = self.private_steps()
+        secret = self.role.secret_updates
+        return describe_updates(self.local, steps, rounds, has_releases, secret)
 
     @property
     def _uses_training_data(self) -> bool:

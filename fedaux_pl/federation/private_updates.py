@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from fedaux_pl.algorithms import Algorithm
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.federation.client_models import has_batchnorm
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import SampledGaussian, noise_multiplier
@@ -91,14 +91,24 @@ def check_private_updates(
 
 
 def describe_updates(
-    local: LocalTraining, steps: Sequence[SampledGaussian], rounds: int, has_releases: bool
+    local: LocalTraining,
+    steps: Sequence[SampledGaussian],
+    rounds: int,
+    has_releases: bool,
+    secret: bool,
 ) -> list[str]:
-    """Return the sentences about private updates in a simulation, whose noise has a seed."""
+    """Return the sentences about private updates; ``secret`` at real sites."""
     what = "its releases and its updates" if has_releases else "its updates"
+    sent = f"all that leaves a client, {what} in {counted(rounds, 'round')}"
+    cost = describe_cost(local, steps)
+    if secret:
+        return [
+            f"{sent}, is {cost}; batches and noise are drawn by the operating system of each site, "
+            "whose ledger counts them, and no training loss is sent"
+        ]
     return [
-        f"simulated: all that leaves a client, {what} in {rounds} rounds, would with secret draws "
-        f"be {describe_cost(local, steps)}. Here batches and noise come from the seed of the run "
-        "and protect nothing; real sites draw them from the operating system",
+        f"simulated: {sent}, would with secret draws be {cost}. Here batches and noise come from "
+        "the seed of the run and protect nothing; real sites draw them from the operating system",
         "NOT private: the training losses, which a simulation shows and real sites do not send",
     ]
 

@@ -225,4 +225,4 @@ def noise_multiplier(
     root = float(brentq(excess, low, high, xtol=1e-4))
     while excess(root) > 0:
         root += 1e-4
-    return math.exp(root)
+    return math.exp(root + 1e-4)  # so that a ledger with the same steps stays below epsilon

@@ -152,14 +152,26 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
             "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
         )
-    if federation.local.privacy is not None:
-        raise ConfigurationError(
-            "local.privacy is for simulations so far, and sites would need secret draws: leave it "
-            "out, or run fit without sites"
-        )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:
         federation.algorithm.use_secret_noise()
+
+
+def check_private_updates(federation: Federation, limits: Limits, fine_tuning: int) -> None:
+    """Raise a ConfigurationError for what would leave a site besides private updates."""
+    if federation.local.privacy is None or limits.rehearsal:
+        return
+    for kind in ("evaluate", "vote"):
+        if getattr(limits, kind) and getattr(limits, f"{kind}_epsilon") is None:
+            raise ConfigurationError(
+                f"local.privacy covers all that leaves this site, but --{kind} has no noise: add "
+                f"--{kind}_epsilon, or leave out --{kind}"
+            )
+    if fine_tuning:
+        raise ConfigurationError(
+            "--output_fine_tuning trains without noise, but local.privacy trains by DP-SGD alone: "
+            "leave it out, and train the final model in --output yourself"
+        )
 
 
 def agreement(federation: Federation) -> dict[str, Any]:

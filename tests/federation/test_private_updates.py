@@ -116,7 +116,7 @@ def test_the_notes_say_what_the_run_costs(tmp_path, capsys):
     assert len(lines) == 3
     assert f"privacy: {lines[1]}" in capsys.readouterr().out
     plain = run(tmp_path, FedAvg(), rounds=1).privacy()
-    assert "a client, its updates in 1 rounds" in plain[0]
+    assert "a client, its updates in 1 round," in plain[0]
     assert "updates and training losses" not in "".join(plain)
 
 

@@ -28,7 +28,7 @@ _NAMES = {
     "FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
     "data": "Digits FederatedDataModule Source ViewSettings",
-    "federation": "Distillation Federation LocalTraining Pretraining",
+    "federation": "Distillation Federation LocalTraining Pretraining UpdatePrivacy",
     "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule FeatureDistillation KNNAccuracy LanguageModeling "
     "OptimizerSettings ScoringHead SimCLR",

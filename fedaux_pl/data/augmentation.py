@@ -138,6 +138,12 @@ def check_option(option: AugmentationOption) -> None:
     check_setting("augmentation", option, is_allowed, expected)
 
 
+def changes_each_image(option: AugmentationOption) -> bool:
+    """Return whether each image changes by numbers of its own, whatever the others are."""
+    names = [option] if isinstance(option, str) else option or []
+    return all(name in _FUNCTIONS for name in names)
+
+
 def class_paths(option: AugmentationOption) -> list[str]:
     """Return the class paths of an option, but not those of torchvision."""
     names = [option] if isinstance(option, str) else option or []

@@ -7,6 +7,7 @@ from fedaux_pl.federation.settings import (
     Pretraining,
     RoundTraining,
     TrainingSettings,
+    UpdatePrivacy,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "Pretraining",
     "RoundTraining",
     "TrainingSettings",
+    "UpdatePrivacy",
 ]

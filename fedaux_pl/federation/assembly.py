@@ -20,7 +20,7 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.models import complete_options
-from fedaux_pl.modules import ClientModule, DistillationModule
+from fedaux_pl.modules import ClientModule, DistillationModule, PrivateClientModule
 
 _Module = TypeVar("_Module", bound=pl.LightningModule)
 
@@ -60,7 +60,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
     )
     modules = _create_modules(
         federation,
-        ClientModule,
+        ClientModule if local.privacy is None else PrivateClientModule,
         local,
         mu=algorithm.mu,
         corrected=algorithm.has_payload,

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
+from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import (
     BatchNormOption,
@@ -20,14 +21,15 @@ from fedaux_pl.engine.inference import (
     server_statistics,
     statistics_batch_size,
 )
-from fedaux_pl.engine.stage import DoneHook
+from fedaux_pl.engine.stage import Batches, DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context, ServerFeatures
-from fedaux_pl.federation.settings import LocalTraining
-from fedaux_pl.functional import blend_states, clipped_log_likelihood
+from fedaux_pl.federation.private_updates import private_steps, released_mu
+from fedaux_pl.federation.settings import LocalTraining, UpdatePrivacy
+from fedaux_pl.functional import SampledGaussian, blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.modules import ClientModule
+from fedaux_pl.modules import ClientModule, GradientNoise
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
@@ -44,6 +46,7 @@ class LocalClients:
     algorithm: Algorithm
     batchnorm_statistics: BatchNormOption = "running"  # of evaluation
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
+    secret_updates: bool = False  # whether batches and noise of private updates are secret
 
     def prepare(
         self,
@@ -285,20 +288,48 @@ class LocalClients:
         correction = None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
-        return Job(
-            self.context.data.client_batches(
+        noise = None
+        if self.settings.privacy is None:
+            batches: Batches = self.context.data.client_batches(
                 client,
                 self.settings.batch_size,
                 round_,
                 balanced=self.settings.class_weights == "balanced",
                 augmentation=self.settings.augment,
-            ),
+            )
+        else:
+            batches, noise = self._private_batches(self.settings.privacy, round_, client)
+        return Job(
+            batches,
             self.settings.epochs,
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
             state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
+            noise=noise,
             name=self.context.data.client_names[client],
             lr=self.context.lr_of(self.settings, round_),
         )
+
+    def private_steps(self, client: int) -> SampledGaussian:
+        """Return the steps of a round of private updates."""
+        size = self.context.data.client_sizes[client]
+        mu = released_mu(self.algorithm.scoring)
+        return private_steps(self.settings, size, self.context.rounds, mu)
+
+    def _private_batches(
+        self, privacy: UpdatePrivacy, round_: int, client: int
+    ) -> tuple[PoissonBatches, GradientNoise]:
+        steps = self.private_steps(client)
+        data = self.context.data
+        batches = data.private_batches(
+            client,
+            steps.rate,
+            steps.steps // self.settings.epochs,
+            None if self.secret_updates else round_,
+            augmentation=self.settings.augment,
+        )
+        expected = steps.rate * data.client_sizes[client]
+        secret = self.secret_updates
+        return batches, GradientNoise(privacy.clip_norm, steps.multiplier, expected, secret)

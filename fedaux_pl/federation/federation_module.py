@@ -13,7 +13,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.progress import print_above_bars
@@ -35,9 +35,16 @@ from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, files_of
 from fedaux_pl.federation.hyperparameters import describe, rebuild
+from fedaux_pl.federation.private_updates import (
+    check_private_updates,
+    describe_updates,
+    private_steps,
+    released_mu,
+)
 from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
+from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
 from fedaux_pl.modules.batch_checks import first_entry
@@ -207,10 +214,37 @@ class FederationModule(pl.LightningModule):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
+        if self.local.privacy is not None:
+            self._check_private_updates(students)
         if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
         if algorithm.distills and self.distillation.hard_labels:
             data.distill_labels  # noqa: B018 - raises if there are none
+
+    def _check_private_updates(self, students: Mapping[str, nn.Module]) -> None:
+        check_private_updates(
+            self.algorithm,
+            self.local,
+            students,
+            trained=self.trained,
+            carry=self.carry,
+            precision=str(self.trainer.precision),
+            rounds=self.trainer.max_epochs,
+        )
+        if self.algorithm.secret_noise and not self.data.at_sites:
+            raise ConfigurationError(
+                "local.privacy is set and algorithm.privacy.secret true, but updates of clients in "
+                "one process come from the seed: set algorithm.privacy.secret to false for a "
+                "simulation, or run real sites"
+            )
+        self.private_steps()  # raises if the releases have spent the budget
+
+    def private_steps(self) -> list[SampledGaussian]:
+        """Return the steps of each client in a round of private updates; at a server none."""
+        mu = released_mu(self.algorithm.scoring)
+        rounds = self.trainer.max_epochs or -1
+        sizes = [size for size in self.data.client_sizes if size]
+        return [private_steps(self.local, size, rounds, mu) for size in sizes]
 
     @property
     def is_voted(self) -> bool:
@@ -380,7 +414,8 @@ class FederationModule(pl.LightningModule):
         scoring = algorithm.scoring
         if scoring is None or algorithm.trains_clients:
             privacy = None if scoring is None else scoring.privacy
-            lines = describe_privacy(self.all_heads, self.total_cost, privacy)
+            options = {} if self.local.privacy is None else {"updates": self._describe_updates()}
+            lines = describe_privacy(self.all_heads, self.total_cost, privacy, **options)
         else:
             is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
             besides = "" if is_alone else "and what the next line says"
@@ -405,6 +440,13 @@ class FederationModule(pl.LightningModule):
             unprotected.append(f"{sent}, {saved}")
         lines += [f"NOT private: {what}" for what in unprotected]
         return [*lines, *self.role.privacy_notes]
+
+    def _describe_updates(self) -> list[str]:
+        has_releases = self.algorithm.scoring is not None
+        rounds = self.trainer.max_epochs or -1
+        steps = self.private_steps()
+        secret = self.role.secret_updates
+        return describe_updates(self.local, steps, rounds, has_releases, secret)
 
     @property
     def _uses_training_data(self) -> bool:
@@ -444,7 +486,8 @@ class FederationModule(pl.LightningModule):
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
-        if self.local.is_scheduled or self.distillation.is_scheduled:
+        is_scheduled = self.local.is_scheduled or self.distillation.is_scheduled
+        if is_scheduled or self.local.privacy is not None:
             settings["rounds"] = self.trainer.max_epochs
         settings.pop("metrics", None)  # a resumed run may measure more
         return {name: describe(value) for name, value in settings.items()}

@@ -45,6 +45,11 @@ from fedaux_pl.functional.privacy import (
     scoring_sensitivity,
     softmax_sensitivity,
 )
+from fedaux_pl.functional.sampled_gaussian import (
+    SampledGaussian,
+    noise_multiplier,
+    sampled_gaussian_epsilon,
+)
 from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
@@ -56,6 +61,7 @@ from fedaux_pl.functional.soft_labels import (
 
 __all__ = [
     "LinearClassifier",
+    "SampledGaussian",
     "SoftLabelSum",
     "average_states",
     "balanced_weights",
@@ -82,6 +88,7 @@ __all__ = [
     "most_records",
     "most_votes",
     "newton_step",
+    "noise_multiplier",
     "noise_of_sum",
     "nt_xent_loss",
     "pack_logits",
@@ -90,6 +97,7 @@ __all__ = [
     "residuals_unit",
     "sample_clients",
     "sample_posterior",
+    "sampled_gaussian_epsilon",
     "scoring_sensitivity",
     "shard_partition",
     "shrink_to_mean",

@@ -196,9 +196,10 @@ class Encoder(Classifier):
 
         In evaluation without gradients, texts are sorted by length and run in parts, each trimmed
         to its longest text. Otherwise the batch is trimmed on the CPU only, see ``trimmed``.
-        An exported graph, whose shapes cannot depend on values, keeps all padding.
+        An exported graph and vmap, whose shapes cannot depend on values, keep all padding.
         """
-        if torch.compiler.is_exporting():
+        is_mapped = torch._C._are_functorch_transforms_active()
+        if torch.compiler.is_exporting() or is_mapped:
             return self._encode(x)
         if self.training or torch.is_grad_enabled():
             try:

@@ -147,13 +147,7 @@ class ClientModule(ClassifierModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute the cross-entropy of a batch plus proximal term and correction."""
-        x, labels = batch[:2]
-        options: dict[str, Any] = {"label_smoothing": self.label_smoothing}
-        if self.weighted:
-            losses = F.cross_entropy(self.model(x), labels, reduction="none", **options)
-            loss = (batch[2] * losses).mean()
-        else:
-            loss = F.cross_entropy(self.model(x), labels, **options)
+        loss = self.data_loss(batch)
         if self.mu > 0:
             if not self.anchor:  # in a plain loop, at its first step
                 self.set_anchor()
@@ -161,8 +155,17 @@ class ClientModule(ClassifierModule):
             loss = loss + proximal_penalty(parameters, self.anchor, self.mu)
         if self.corrected:
             loss = loss + self._correction_term()
-        self.log_training(loss, len(labels))
+        self.log_training(loss, len(batch[1]))
         return loss
+
+    def data_loss(self, batch: Sequence[Tensor]) -> Tensor:
+        """Return the mean cross-entropy of a batch."""
+        x, labels = batch[:2]
+        options: dict[str, Any] = {"label_smoothing": self.label_smoothing}
+        if self.weighted:
+            losses = F.cross_entropy(self.model(x), labels, reduction="none", **options)
+            return (batch[2] * losses).mean()
+        return F.cross_entropy(self.model(x), labels, **options)
 
     def _correction_term(self) -> Tensor:
         """Return <theta, c> - stop_gradient(<theta, c>): its gradient is c, its value 0.

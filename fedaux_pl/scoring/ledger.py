@@ -190,16 +190,27 @@ class Ledger:
         known, position = np.unique(np.concatenate(records), return_inverse=True)
         is_asked = np.isin(known, np.concatenate(digests))
 
-        def most(mu: Callable[[Release], float]) -> list[Release]:
-            """Return the releases about the record for which they cost most."""
-            costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
-            cost = np.where(is_asked, np.bincount(position, weights=costs[group_of]), -1)
-            about = group_of[position == cost.argmax()]
-            return [release for i in about for release in releases[i]]
+        # steps of DP-SGD have no mu: all sets of releases that a record can have are compared
+        has_steps = any(release.steps for group in releases for release in group)
+        numbers = np.random.default_rng(0).random(len(releases))  # each set has another sum
 
-        largest = most(lambda release: release.mu)
-        alone, _ = spent(most(lambda release: release.mu_alone), delta, alone=True)
-        return PrivacySpent(len(largest), *spent(largest, delta), self.folder, alone)
+        def candidates(mu: Callable[[Release], float]) -> Iterator[list[Release]]:
+            """Yield the releases about each record for which they may cost most."""
+            costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
+            sums = np.bincount(position, weights=(numbers if has_steps else costs)[group_of])
+            cost = np.where(is_asked, sums, -1)
+            records = np.unique(cost, return_index=True)[1] if has_steps else [cost.argmax()]
+            for record in records:
+                if is_asked[record] or not has_steps:
+                    about = group_of[position == record]
+                    yield [release for i in about for release in releases[i]]
+
+        together = [(spent(about, delta), len(about)) for about in candidates(lambda r: r.mu)]
+        largest, count = max(together)
+        alone = max(
+            spent(about, delta, alone=True)[0] for about in candidates(lambda r: r.mu_alone)
+        )
+        return PrivacySpent(count, *largest, self.folder, alone)
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

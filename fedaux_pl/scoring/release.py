@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,14 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fedaux_pl.errors import check_setting
-from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.functional import (
+    SampledGaussian,
+    gaussian_epsilon,
+    gaussian_sigma,
+    sampled_gaussian_epsilon,
+)
 from fedaux_pl.functional.privacy import MIN_EPSILON, Mechanism
+from fedaux_pl.functional.sampled_gaussian import LEAST_DELTA
 from fedaux_pl.scoring.feature_maps import PublicMap
 
 VERSION = 1
@@ -43,12 +50,19 @@ class Release:
     delta: float
     sigma: float  # of the noise in every coordinate
     sensitivity: float  # in the l2-norm
-    mechanism: str  # analytic or classical; none without noise
+    mechanism: str  # analytic, classical, sampled (steps of DP-SGD); none without noise
     flaw: str = ""  # why (epsilon, delta) does not hold
     what: str = "its scoring head"
     simulated: bool = False
     summands: int = 1  # the clients of a secure sum; 1 if the server sees each vector
     colluders: int = 1  # those of them that may tell the server their noise and masks
+    steps: int = 0  # of DP-SGD, with noise ``sigma`` each; 0 for a single vector
+    rate: float = 1.0  # at which a step draws records
+
+    @property
+    def sampled(self) -> SampledGaussian:
+        """The steps of DP-SGD."""
+        return SampledGaussian(self.rate, self.sigma / self.sensitivity, self.steps)
 
     @property
     def is_private(self) -> bool:
@@ -270,6 +284,20 @@ def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
     return vectors, vectors.new_tensor([head.release.total_sigma for head in heads])
 
 
+def update_cost(steps: SampledGaussian, clip_norm: float, delta: float) -> Release:
+    """Return what a model update costs that steps of DP-SGD have made."""
+    return Release(
+        sampled_gaussian_epsilon(delta, [steps]),
+        delta,
+        sigma=steps.multiplier * clip_norm,
+        sensitivity=clip_norm,
+        mechanism="sampled",
+        what="a model update",
+        steps=steps.steps,
+        rate=steps.rate,
+    )
+
+
 def spent(
     releases: Sequence[Release], delta: float | None = None, alone: bool = False
 ) -> tuple[float, float]:
@@ -281,6 +309,7 @@ def spent(
     ... + mu_k^2), also if each is chosen by the results of the earlier ones (Dong, Roth and Su
     2022, Corollary 3.3). A mu-GDP release is (epsilon, delta)-private for every epsilon >= 0 with
     the delta of the analytic Gaussian mechanism at sigma / D = 1 / mu. Both need independent noise.
+    Steps of DP-SGD compose with them by their privacy losses (``functional.sampled_gaussian``).
 
     A release that is flawed, has no noise or is simulated costs an infinite epsilon. Returned is
     the smaller epsilon of both compositions; the basic one applies only if delta is at least the
@@ -299,10 +328,16 @@ def spent(
     stated = basic[1] if delta is None else delta
     if not releases:
         return 0.0, stated
-    mu = math.hypot(*(release.mu_alone if alone else release.mu for release in releases))
-    if mu == math.inf:
+    vectors = [release for release in releases if not release.steps]
+    updates = [release.sampled for release in releases if release.steps]
+    mu = math.hypot(*(release.mu_alone if alone else release.mu for release in vectors))
+    if mu == math.inf or (updates and stated < LEAST_DELTA):
         return math.inf, stated
-    epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
+    if updates:
+        others = [SampledGaussian.of_release(mu)] if mu else []
+        epsilon = sampled_gaussian_epsilon(stated, [*updates, *others])
+    else:
+        epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
     if alone:  # the releases state epsilon of the sum
         return epsilon, stated
     return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
@@ -351,3 +386,19 @@ def standard_normal(count: int, source: random.Random) -> Tensor:
     tails = [(source.getrandbits(1022) + 1) / 2**1023 for _ in range(count)]  # in (0, 1/2]
     signs = [1 - 2 * source.getrandbits(1) for _ in range(count)]
     return torch.from_numpy(np.array(signs) * ndtri(np.array(tails)))
+
+
+def secret_normal(count: int) -> Tensor:
+    """Draw noise as ``standard_normal``, from the operating system, fast enough for gradients.
+
+    The uniform number has 53 bits; where these leave fewer than 43 significant ones, in the tails,
+    it has 1,022 more.
+    """
+    bits = np.frombuffer(os.urandom(8 * count), np.uint64)
+    signs = 1 - 2 * (bits & np.uint64(1)).astype(np.float64)
+    heads = (bits >> np.uint64(11)).astype(np.float64)
+    rests = np.full(count, 0.5)
+    source = random.SystemRandom()
+    for index in np.flatnonzero(heads < 2**43):
+        rests[index] = (source.getrandbits(1022) + 1) / 2**1022
+    return torch.from_numpy(signs * ndtri((heads + rests) / 2**54))

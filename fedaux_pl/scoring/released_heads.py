@@ -20,6 +20,10 @@ _NOT_ROUNDED = (
     "added to"
 )
 
+_IN_THE_CLEAR = (
+    "NOT private: the model updates and training losses that clients send in every round"
+)
+
 
 def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
     """Convert released heads to tensors; the size of a weight may differ between architectures.
@@ -95,10 +99,12 @@ def describe_privacy(
     heads: Sequence[ReleasedHead],
     total: PrivacySpent | None = None,
     privacy: Privacy | None = None,
+    updates: Sequence[str] = (_IN_THE_CLEAR,),
 ) -> list[str]:
     """Return one sentence for each kind of release, for their total and for what is not covered.
 
-    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
+    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together,
+    ``updates`` are the sentences about the rounds.
     """
     releases = _most_noise(heads)
     secure = None if privacy is None else privacy.secure
@@ -113,8 +119,7 @@ def describe_privacy(
             f"{privacy.delta:g}){_conditions(privacy)}, by exact composition"
         )
     lines += [] if total is None else [total.describe()]
-    sent = "the model updates and training losses that clients send in every round"
-    return [*lines, f"NOT private: {sent}"]
+    return [*lines, *updates]
 
 
 def describe_all(
@@ -131,7 +136,7 @@ def describe_all(
         sent += f", each sum in up to {secure.attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
-        *describe_privacy(heads, total, scoring.privacy)[:-1],
+        *describe_privacy(heads, total, scoring.privacy, updates=()),
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
         f"{rest}. No model update and no loss is sent",
     ]

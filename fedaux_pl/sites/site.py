@@ -27,8 +27,15 @@ from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.private_training import PrivateTraining
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
-from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
+from fedaux_pl.sites.site_settings import (
+    Limits,
+    adapt,
+    agreement,
+    check_private_updates,
+    differences,
+)
 from fedaux_pl.sites.site_vote import SiteVote
 from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
 
@@ -76,6 +83,7 @@ class Site(Role):
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
+        self.secret_updates = federation.local.privacy is not None and not limits.rehearsal
         federation.role = self
 
     def create_pool(self, clients: LocalClients) -> LocalClients:
@@ -86,17 +94,26 @@ class Site(Role):
     def run(self, federation: Federation, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(federation, self.limits.rehearsal)
+        fine_tuning = 0 if self.output is None else self.output.fine_tuning
+        check_private_updates(federation, self.limits, fine_tuning)
         federation.plan = federation.plan_releases()  # again: ``adapt`` may make the noise secret
         self.agreement = agreement(federation)
         scoring = self.algorithm.scoring
         privacy = Privacy(None) if scoring is None else scoring.privacy
-        self.privacy = privacy
         data = federation.data
         limits = self.limits
+        updates = federation.local.privacy
+        if updates is not None:  # its budget is that of all that leaves
+            privacy = Privacy(updates.epsilon, updates.delta)
+        self.privacy = privacy
         self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
-        if self.algorithm.secret_noise:  # not in a rehearsal
+        if self.algorithm.secret_noise or self.secret_updates:  # not in a rehearsal
             self.budget.ledger = Ledger(data.key_id, origin=self.origin)
             self.budget.digests = {0: data.record_digests(0)}
+        self.training: PrivateTraining | None = None
+        if updates is not None:
+            self.training = PrivateTraining(federation, updates, self.budget)
+            self.clients.secret_updates = self.secret_updates
         self.sums: SiteSums | None = None
         if any(step.summed for step in federation.plan.values()):
             from fedaux_pl.sites import site_sums
@@ -197,10 +214,24 @@ class Site(Role):
         state = {key: tensor.to(device) for key, tensor in state.items()}
         self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
-        [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
-        sent = {k: v for k, v in update.state.items() if not federation.head_only or of_head(k)}
-        fields = {"size": update.size, "loss": update.loss}
-        return fields, wire.write_tensors(sent), "a model update and its training loss: NOT private"
+        size = federation.data.client_sizes[client]
+        losses = []
+
+        def train() -> bytes:
+            [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
+            losses.append(update.loss)
+            trained = update.state.items()
+            sent = {k: v for k, v in trained if not federation.head_only or of_head(k)}
+            return wire.write_tensors(sent)
+
+        if self.training is None:
+            body = train()
+            guarantee = "a model update and its training loss: NOT private"
+            return {"size": size, "loss": losses[0]}, body, guarantee
+        asked = f"{name} {round_} {epochs} {batch_size}"
+        steps = self.clients.private_steps(client)
+        body, guarantee = self.training.answer(asked, state, steps, train)
+        return {"size": size}, body, guarantee
 
     def _release(self, client: int, request: Message) -> Reply:
         """Return the release in this site's ledger, or a new one if the budget allows it.

@@ -56,7 +56,7 @@ First runs (no download, about a minute each):
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
                                        FedAdam, FedBN, Scaffold or Centralized; with all private:
-                                       FedClassMeans or FedAUXfdp. FedDF and the others start
+                                       FedClassMeans, FedAUXfdp or Fed3R. FedDF and others start
                                        from features learned on the auxiliary data with
                                        --model.algorithm.pretrained=true
   --model.algorithm.privacy.epsilon 0.1

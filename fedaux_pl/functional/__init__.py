@@ -41,6 +41,7 @@ from fedaux_pl.functional.privacy import (
     scoring_sensitivity,
     softmax_sensitivity,
 )
+from fedaux_pl.functional.ridge import ridge_classifier
 from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
@@ -84,6 +85,7 @@ __all__ = [
     "pool_class_means",
     "proximal_penalty",
     "residuals_unit",
+    "ridge_classifier",
     "sample_clients",
     "sample_posterior",
     "scoring_sensitivity",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedClassMeans, Released
+from fedaux_pl.algorithms import Fed3R, FedAUX, FedAUXfdp, FedClassMeans, Released
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation.clients import LocalClients
@@ -21,7 +21,7 @@ from fedaux_pl.scoring import (
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
-METHODS = [FedClassMeans, FedAUXfdp]
+METHODS = [FedClassMeans, FedAUXfdp, Fed3R]
 MAP = Whitened(dimensions=8)
 TWO = ClassStatistics(releases=2)
 
@@ -54,6 +54,7 @@ def test_private_data_are_read_for_the_release_only_and_only_it_is_sent(
     fit(tmp_path, federation, 2, callbacks=[LockPrivateData(monkeypatch)])
     assert len(federation.history) == 2
     sizes = {FedClassMeans: 10 * 9 + 36, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
+    sizes[Fed3R] = sizes[FedClassMeans]
     for entry in federation.history:
         assert (entry["bytes/up"], entry["bytes/down"]) == (0, 0)
         assert entry["bytes/up_total"] == 3 * 8 * sizes[kind]
@@ -206,6 +207,21 @@ def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
     expected = soft_labels(torch.stack(logits), torch.stack(scores))
     found = algorithm._teach(sent, sent.reference).softmax(dim=1)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("sizes", [(60,), (30, 30), (1, 2, 50, 7)])
+def test_fed3r_is_the_ridge_regression_of_all_records(sizes):
+    """Least squares on the rows of all clients, however they are split."""
+    algorithm = method(Fed3R, epsilon=None, regularization=0.5)
+    features, labels = blobs()
+    sent = released(algorithm, features, labels, features, sizes)
+    rows = sent.heads[0].public_map.rows(features)
+    targets = torch.eye(10).double()[labels]
+    centered = rows - rows.mean(dim=0)
+    inverse = (centered.T @ centered + 0.5 * torch.eye(8)).inverse()
+    outputs = centered @ inverse @ centered.T @ targets + targets.mean(dim=0)
+    found = algorithm.label(sent)["distill"]
+    torch.testing.assert_close(found, (outputs / 0.1).softmax(dim=1).float())
 
 
 def test_settings_are_those_of_the_constructor():

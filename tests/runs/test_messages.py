@@ -66,7 +66,7 @@ def message(*args):
 
 
 METHODS = [
-    *("Centralized", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
+    *("Centralized", "Fed3R", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
     "FedBN",
     *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
 ]
@@ -260,7 +260,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.help=FedAvgg",
-            "--model.algorithm.help takes one of Centralized, FedAUX, ",
+            "--model.algorithm.help takes one of Centralized, Fed3R, FedAUX, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         (

@@ -1,0 +1,40 @@
+"""Ridge regression from sums over records, beside the regression on the records themselves."""
+
+import pytest
+import torch
+
+from fedaux_pl.functional import ridge_classifier
+
+K, C = 5, 3
+
+
+def records(count=40, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, K, generator=generator, dtype=torch.float64)
+    labels = torch.eye(C).double()[torch.randint(C, (count,), generator=generator)]
+    return rows / rows.norm(dim=1, keepdim=True), labels
+
+
+def test_sums_give_the_ridge_regression_on_all_records():
+    """The minimum of sum |W r + b - e_y|^2 + lambda |W|^2, with b free, by least squares."""
+    rows, labels = records()
+    found = ridge_classifier(labels.T @ rows, labels.sum(dim=0), rows.T @ rows, 40, 0.3)
+    ones = torch.ones(40, 1).double()
+    penalty = torch.cat([0.3**0.5 * torch.eye(K), torch.zeros(K, 1)], dim=1).double()
+    stacked = torch.cat([torch.cat([rows, ones], dim=1), penalty])
+    targets = torch.cat([labels, torch.zeros(K, C).double()])
+    expected = torch.linalg.lstsq(stacked, targets).solution.T
+    torch.testing.assert_close(found.weight, expected[:, :-1])
+    torch.testing.assert_close(found.bias, expected[:, -1])
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 100.0])
+def test_noise_raises_the_ridge_above_its_norm(noise):
+    """No direction of the noisy matrix is inverted whose eigenvalue the noise explains."""
+    rows, labels = records()
+    draws = torch.randn(K, K, generator=torch.Generator().manual_seed(1)).double()
+    moment = rows.T @ rows + noise * (draws + draws.T) / 2
+    sums = labels.T @ rows
+    found = ridge_classifier(sums, labels.sum(dim=0), moment, 40, 1e-6, noise)
+    offsets = sums - labels.sum(dim=0).outer(sums.sum(dim=0) / 40)
+    assert float(found.weight.norm()) <= float(offsets.norm()) / (noise * (2 * K) ** 0.5)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "algorithms": "Algorithm Centralized Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE FedBN "
-    "FedClassMeans FedDF FedProx Scaffold",
+    "FedCOF FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
     "data": "Digits FederatedDataModule Source ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining",

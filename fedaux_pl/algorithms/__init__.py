@@ -22,6 +22,7 @@ from fedaux_pl.algorithms.fedavgm import FedAvgM as FedAvgM
 from fedaux_pl.algorithms.fedbe import FedBE as FedBE
 from fedaux_pl.algorithms.fedbn import FedBN as FedBN
 from fedaux_pl.algorithms.fedclassmeans import FedClassMeans as FedClassMeans
+from fedaux_pl.algorithms.fedcof import FedCOF as FedCOF
 from fedaux_pl.algorithms.feddf import FedDF as FedDF
 from fedaux_pl.algorithms.fedprox import FedProx as FedProx
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory

@@ -41,7 +41,7 @@ from fedaux_pl.functional.privacy import (
     scoring_sensitivity,
     softmax_sensitivity,
 )
-from fedaux_pl.functional.ridge import ridge_classifier
+from fedaux_pl.functional.ridge import classifier_of_means, ridge_classifier
 from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
@@ -60,6 +60,7 @@ __all__ = [
     "blend_states",
     "bounded_rows",
     "class_priors",
+    "classifier_of_means",
     "clip_rows",
     "clipped_log_likelihood",
     "decode_residuals",

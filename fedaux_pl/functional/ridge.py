@@ -44,3 +44,40 @@ def ridge_classifier(
     offsets = sums - counts.outer(mean)
     weight = torch.linalg.solve(gram + ridge * torch.eye(len(mean)).to(gram), offsets.T).T
     return LinearClassifier(weight, counts / records - weight @ mean)
+
+
+def classifier_of_means(sums: Tensor, counts: Tensor, shrinkage: float) -> LinearClassifier:
+    """Estimate covariances by how the class means of clients differ, and regress with them.
+
+    The mean m_ic of n_ic records has the covariance S_c / n_ic. Over the K_c clients with the class
+    c, S_c = sum_i n_ic (m_ic - m_c) (m_ic - m_c)^T / (K_c - 1) is thus an unbiased estimate, if
+    their records of a class have one distribution (Goswami et al. 2024). The classifier is
+
+        w_c = G^-1 n_c m_c, scaled to norm 1,    G = sum_c (n_c - 1) (S_c + gamma I) + n m m^T:
+
+    a ridge regression without the scatter between classes, and without an intercept.
+
+    Args:
+        sums: n_ic m_ic, shape (n, C, k).
+        counts: n_ic, shape (n, C); 0 for a class that a client does not have.
+        shrinkage: gamma k, above 0: rows of norm 1 have at most the mean variance 1 / k.
+
+    Examples:
+        >>> sums = torch.tensor([[[3.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]])
+        >>> classifier_of_means(sums, torch.tensor([[3.0, 1.0], [1.0, 1.0]]), 1.0).weight
+        tensor([[ 0.8944, -0.4472],
+                [-0.2747,  0.9615]])
+    """
+    totals = counts.sum(dim=0)
+    means = sums.sum(dim=0) / totals[:, None]
+    length = means.shape[1]
+    gram = sums.sum(dim=(0, 1)).outer(sums.sum(dim=(0, 1))) / totals.sum()
+    gamma = shrinkage / length * torch.eye(length).to(sums)
+    for index, mean in enumerate(means):
+        holders = counts[:, index] > 0
+        sizes = counts[holders, index][:, None]
+        offsets = sums[holders, index] / sizes - mean
+        covariance = (sizes * offsets).T @ offsets / max(len(sizes) - 1, 1)
+        gram = gram + (totals[index] - 1).clamp(min=0) * (covariance + gamma)
+    weight = torch.linalg.solve(gram, (totals[:, None] * means).T).T
+    return LinearClassifier(torch.nn.functional.normalize(weight, dim=1), torch.zeros_like(totals))

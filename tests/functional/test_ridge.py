@@ -1,9 +1,9 @@
-"""Ridge regression from sums over records, beside the regression on the records themselves."""
+"""Classifiers from sums over records, beside the same by loops over the records themselves."""
 
 import pytest
 import torch
 
-from fedaux_pl.functional import ridge_classifier
+from fedaux_pl.functional import classifier_of_means, ridge_classifier
 
 K, C = 5, 3
 
@@ -38,3 +38,29 @@ def test_noise_raises_the_ridge_above_its_norm(noise):
     found = ridge_classifier(sums, labels.sum(dim=0), moment, 40, 1e-6, noise)
     offsets = sums - labels.sum(dim=0).outer(sums.sum(dim=0) / 40)
     assert float(found.weight.norm()) <= float(offsets.norm()) / (noise * (2 * K) ** 0.5)
+
+
+def test_covariances_are_those_of_the_clients_means():
+    """Client by client and class by class; client 2 has one class only."""
+    rows, labels = records(60)
+    owners = torch.arange(60) % 4
+    labels[owners == 2] = torch.eye(C).double()[0]
+    sums = torch.stack([labels[owners == i].T @ rows[owners == i] for i in range(4)])
+    counts = torch.stack([labels[owners == i].sum(dim=0) for i in range(4)])
+    gram = 60 * rows.mean(dim=0).outer(rows.mean(dim=0))
+    for label in range(C):
+        of_class = labels[:, label] == 1
+        center = rows[of_class].mean(dim=0)
+        covariance = torch.zeros(K, K).double()
+        holders = 0
+        for client in range(4):
+            own = rows[of_class & (owners == client)]
+            if len(own):
+                offset = own.mean(dim=0) - center
+                covariance += len(own) * offset.outer(offset)
+                holders += 1
+        gram += (of_class.sum() - 1) * (covariance / (holders - 1) + 0.4 / K * torch.eye(K))
+    expected = (gram.inverse() @ rows.T @ labels).T
+    found = classifier_of_means(sums, counts, shrinkage=0.4)
+    torch.testing.assert_close(found.weight, expected / expected.norm(dim=1, keepdim=True))
+    assert not found.bias.any()

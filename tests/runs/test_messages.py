@@ -68,7 +68,7 @@ def message(*args):
 METHODS = [
     *("Centralized", "Fed3R", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
     "FedBN",
-    *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
+    *("FedCOF", "FedClassMeans", "FedDF", "FedProx", "Scaffold"),
 ]
 
 

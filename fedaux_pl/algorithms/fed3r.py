@@ -10,7 +10,7 @@ from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import ridge_classifier, split_statistics
 from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
-from fedaux_pl.scoring.release import clients_of, stack_heads
+from fedaux_pl.scoring.release import stack_heads
 
 _STATISTICS = ClassStatistics(releases=1)
 _TEMPERATURE = 0.1  # of the softmax of the regression's outputs, which estimate 0 and 1
@@ -22,7 +22,7 @@ class Fed3R(OneRelease):
     W = (X^T X + lambda I)^-1 X^T Y needs two sums over records, which FedClassMeans' release has:
     X^T X is its second moment, and X^T Y are its class sums. So the message, its privacy and secure
     sums are those of FedClassMeans with one release. Without noise the classifier is that of
-    central training, however records are split. ``ridge_classifier`` adds an intercept.
+    central training, however records are split. As in the paper there is no intercept.
 
     AFL (He et al. 2024) sends the same statistics and is the limit of a small lambda.
 
@@ -45,17 +45,14 @@ class Fed3R(OneRelease):
     def label(self, released: Released) -> dict[str, Tensor]:
         """softmax(f / 0.1) of the outputs f of the regression."""
         classifiers = {}
+        rho = _STATISTICS.second_moment
         for name in released.reference:
             heads = released.group(name)
             if not heads:  # of sites that have never been there
                 continue
             vectors, sigmas = stack_heads(heads)
-            total = vectors.sum(dim=0)
-            fitted = ridge_classifier(
-                *split_statistics(total, released.num_classes, _STATISTICS.second_moment),
-                records=sum(released.sizes[client] for client in clients_of(heads)),
-                regularization=self.regularization,
-                noise=float(sigmas.norm()) / math.sqrt(_STATISTICS.second_moment),
-            )
+            sums, _, moment = split_statistics(vectors.sum(dim=0), released.num_classes, rho)
+            noise = float(sigmas.norm()) / math.sqrt(rho)
+            fitted = ridge_classifier(sums, moment, self.regularization, noise)
             classifiers[name] = fitted.cooled(_TEMPERATURE)
         return label_parts(released, classifiers)

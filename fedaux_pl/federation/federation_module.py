@@ -367,6 +367,9 @@ class FederationModule(pl.LightningModule):
         if scoring is None or algorithm.trains_clients:
             privacy = None if scoring is None else scoring.privacy
             lines = describe_privacy(self.all_heads, self.total_cost, privacy)
+            if not algorithm.sends_weights:
+                sent = "the predictions on public data and training losses"
+                lines[-1] = f"NOT private: {sent} that clients send in every round"
         else:
             is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
             besides = "" if is_alone else "and what the next line says"

@@ -26,6 +26,8 @@ CELLS = {
     "paper/local_epochs": 30,
     "paper/fully_private": 3 * 3 * 6 * 4,
     "paper/class_statistics": 4 * 4,
+    "paper/one_message": 2 * (4 * 3 + 2 * 2) * 3,
+    "paper/digits_one_message": 2 * (4 * 2 + 2) * 2,
     "paper/digits_table1": 18,
     "paper/digits_fig3": 12 + 1,
 }
@@ -45,6 +47,8 @@ ROUNDS = {
     "paper/fig5": 10,
     "paper/fig13": 50,
     "paper/fully_private": 5,
+    "paper/one_message": 5,
+    "paper/digits_one_message": 3,
     "paper/digits_table1": 6,
     "paper/digits_fig3": 6,
 }

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
-    "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE FedBN "
-    "FedClassMeans FedDF FedProx Scaffold",
+    "algorithms": "Algorithm Centralized DSFL Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
+    "FedBN FedCOF FedClassMeans FedDF FedMD FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
     "data": "Digits FederatedDataModule Source ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining UpdatePrivacy",

@@ -7,7 +7,16 @@ import socket
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAvg, FedBE, FedBN, FedClassMeans, FedDF, FedProx, Scaffold
+from fedaux_pl.algorithms import (
+    FedAvg,
+    FedBE,
+    FedBN,
+    FedClassMeans,
+    FedDF,
+    FedMD,
+    FedProx,
+    Scaffold,
+)
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
@@ -40,6 +49,7 @@ SCENARIOS = {
         2,
     ),
     "own": (FedBN, {"batchnorm_statistics": "own", "participation": 0.7}, 2),
+    "FedMD": (FedMD, {"clients": {"resnet8": 2, "shufflenet": 1}, "participation": 0.7}, 2),
     "FedClassMeans": (
         lambda: FedClassMeans(
             feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())

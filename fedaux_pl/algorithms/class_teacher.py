@@ -21,9 +21,19 @@ _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of recor
 
 
 def teach_classes(released: Released) -> dict[str, Tensor]:
-    """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures."""
+    """Return p(c | x) of the discriminant, or of a better classifier, on each part of the data."""
+    return label_parts(released, _classifiers(released))
+
+
+def label_parts(
+    released: Released, classifiers: Mapping[str, LinearClassifier]
+) -> dict[str, Tensor]:
+    """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures.
+
+    ``classifiers`` has a classifier of the rows of each architecture.
+    """
     members: dict[str, list[Tensor]] = {part: [] for part in released.parts}
-    for name, classifier in _classifiers(released).items():
+    for name, classifier in classifiers.items():
         public_map = released.group(name)[0].public_map
         for part, features in released.parts.items():
             rows = public_map.rows(features[name])

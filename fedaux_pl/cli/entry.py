@@ -55,9 +55,10 @@ First runs (no download, about a minute each):
 
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
-                                       FedAdam, FedBN, Scaffold or Centralized; with all private:
-                                       FedClassMeans or FedAUXfdp. FedDF and the others start
-                                       from features learned on the auxiliary data with
+                                       FedAdam, FedBN, Scaffold, FedMD, DSFL or Centralized; with
+                                       all private: FedClassMeans, FedAUXfdp, Fed3R or FedCOF.
+                                       FedDF and others start from features learned on the
+                                       auxiliary data with
                                        --model.algorithm.pretrained=true
   --model.algorithm.privacy.epsilon 0.1
                                        privacy of FedAUX's scores: smaller is more private

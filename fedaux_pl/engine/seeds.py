@@ -19,4 +19,5 @@ class SeedPurpose(IntEnum):
     DISTILLATION = 22
     ENSEMBLE = 23
     FINE_TUNING = 24
+    DIGESTION = 25
     PRETRAINING = 30

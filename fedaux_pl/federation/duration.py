@@ -76,7 +76,8 @@ def _round_seconds(federation: FederationModule) -> float:
         total += len(data.evaluation_examples) * predict
         if algorithm.distills:
             distilled = len(data.distill_inputs)
-            total += distilled * federation.distillation.epochs * train
+            digesting = 0.0 if algorithm.sends_weights else share * len(sizes)
+            total += (1 + digesting) * distilled * federation.distillation.epochs * train
             total += distilled * share * len(sizes) * predict
     return total
 

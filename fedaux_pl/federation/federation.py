@@ -221,6 +221,8 @@ class Federation(FederationModule):
                     soft_labels = self.server.soft_labels(round_)
                 with self.timed("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(t, averages, soft_labels)
+                    if not self.algorithm.sends_weights:
+                        self.server.digest(t, updates, soft_labels)
                     # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
                     ask = partial(self.pool.vote, t)
                     students, chosen = self.server.blend(averages, distilled, ask)
@@ -335,8 +337,11 @@ class Federation(FederationModule):
             last = self.history[-1]
             before = last["bytes/up_total"], last["bytes/down_total"]
         votes = round_metrics.vote_traffic(self.metrics, self.students.state_dict())
+        models = round_metrics.model_bytes(updates, self.head_only)
+        if not self.algorithm.sends_weights:  # predictions, and soft labels back
+            models = 4 * len(updates) * len(self.data.distill_inputs) * len(self.classes)
         self.metrics |= round_metrics.traffic(
-            updates, payloads, self.head_only, self.processes, before, votes
+            updates, payloads, models, self.processes, before, votes
         )
         if self.algorithm.remember:
             self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)

@@ -416,6 +416,9 @@ class FederationModule(pl.LightningModule):
             privacy = None if scoring is None else scoring.privacy
             options = {} if self.local.privacy is None else {"updates": self._describe_updates()}
             lines = describe_privacy(self.all_heads, self.total_cost, privacy, **options)
+            if not algorithm.sends_weights:
+                sent = "the predictions on public data and training losses"
+                lines[-1] = f"NOT private: {sent} that clients send in every round"
         else:
             is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
             besides = "" if is_alone else "and what the next line says"

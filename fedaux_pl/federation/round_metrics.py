@@ -24,24 +24,28 @@ def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
     }
 
 
+def model_bytes(updates: Sequence[Update], head_only: bool) -> int:
+    """Return the bytes of the clients' models; with ``head_only``, of g alone."""
+    return sum(
+        state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
+        for update in updates
+    )
+
+
 def traffic(
     updates: Sequence[Update],
     payloads: Mapping[str, State],
-    head_only: bool,
+    models: int,
     processes: Processes,
     before: tuple[float, float],
     votes: tuple[float, float] = (0, 0),
 ) -> dict[str, float]:
     """Return the bytes of a round from the clients and to them, and of the run so far (appendix D).
 
-    As there, h_0 is sent in the preparation and whole models in every round; with ``head_only``, g
-    alone. Tensors count with the precision that they have. ``before`` are those before the round,
-    ``votes`` those of ``vote_traffic``.
+    As there, h_0 is sent in the preparation and ``models``, of that many bytes, in every round in
+    both directions. Tensors count with the precision that they have. ``before`` are those before
+    the round, ``votes`` those of ``vote_traffic``.
     """
-    models = sum(
-        state_bytes({k: v for k, v in update.state.items() if not head_only or of_head(k)})
-        for update in updates
-    )
     up = models + sum(state_bytes(update.payload) for update in updates)
     down = models + sum(state_bytes(payloads[update.architecture]) for update in updates)
     sent = [votes, *processes.gather((up, down))]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,11 @@ class Server:
         """Average the clients' models by |D_i|, and take the method's server step from theta^P.
 
         ``updates`` are those of this process's clients, ``answers`` those of all processes'
-        clients. The averages are the same in every process.
+        clients. The averages are the same in every process. They are theta^P if clients keep their
+        weights.
         """
+        if not self.algorithm.sends_weights:
+            return dict(theta)
         processes = self.context.processes
         states = self.context.carried.server_states
         averages = dict(theta)
@@ -240,20 +243,11 @@ class Server:
         total = self.settings.epochs * len(mine)
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
-                job = Job(
-                    self.context.data.distill_batches(
-                        soft_labels,
-                        self.settings.batch_size,
-                        round_,
-                        labeled=self.settings.hard_labels > 0,
-                        augmentation=self.settings.augment,
-                    ),
-                    self.settings.epochs,
-                    seed=self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number),
-                    state=averages[name],
+                seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number)
+                job = replace(
+                    self._job(round_, averages[name], soft_labels, seed),
                     optimizer_state=self.context.carried.server_optimizers.get(name),
                     keep_optimizer=self.context.carry_optimizers,
-                    lr=self.context.lr_of(self.settings, round_),
                 )
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
@@ -268,6 +262,33 @@ class Server:
             if result.optimizer_state is not None:
                 self.context.carried.server_optimizers[name] = result.optimizer_state
         return states, losses
+
+    def _job(self, round_: int, state: State, soft_labels: Tensor, seed: int) -> Job:
+        """Return the distillation of a model with given weights."""
+        batches = self.context.data.distill_batches(
+            soft_labels,
+            self.settings.batch_size,
+            round_,
+            labeled=self.settings.hard_labels > 0,
+            augmentation=self.settings.augment,
+        )
+        lr = self.context.lr_of(self.settings, round_)
+        return Job(batches, self.settings.epochs, seed, state, keep_optimizer=False, lr=lr)
+
+    def digest(self, round_: int, updates: Sequence[Update], soft_labels: Tensor) -> None:
+        """Let clients that keep their models train on the soft labels (FedMD).
+
+        The server computes it for them in a simulation; ``updates`` are those of this process.
+        """
+        digested: dict[int, State] = {}
+        with self.context.progress.stage("digestion", len(updates), "client") as stage:
+            for update in updates:
+                seed = self.context.derive_seed(SeedPurpose.DIGESTION, round_, update.client)
+                job = self._job(round_, update.state, soft_labels, seed)
+                [result] = self.context.runner.run_all(self.distillers[update.architecture], [job])
+                digested[update.client] = result.state
+                stage.update(1, loss=result.loss)
+        self.context.carried.client_states.update(self.context.processes.merge(digested))
 
     def blend(
         self, averages: Mapping[str, State], students: Mapping[str, State], ask: AskClients

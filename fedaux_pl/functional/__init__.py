@@ -45,6 +45,7 @@ from fedaux_pl.functional.privacy import (
     scoring_sensitivity,
     softmax_sensitivity,
 )
+from fedaux_pl.functional.ridge import classifier_of_means, ridge_classifier
 from fedaux_pl.functional.sampled_gaussian import (
     SampledGaussian,
     noise_multiplier,
@@ -69,6 +70,7 @@ __all__ = [
     "blend_states",
     "bounded_rows",
     "class_priors",
+    "classifier_of_means",
     "clip_rows",
     "clipped_log_likelihood",
     "decode_residuals",
@@ -95,6 +97,7 @@ __all__ = [
     "pool_class_means",
     "proximal_penalty",
     "residuals_unit",
+    "ridge_classifier",
     "sample_clients",
     "sample_posterior",
     "sampled_gaussian_epsilon",

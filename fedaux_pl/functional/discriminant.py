@@ -23,6 +23,10 @@ class LinearClassifier(NamedTuple):
         """Return the logits, shape (N, C)."""
         return rows @ self.weight.to(rows).T + self.bias.to(rows)
 
+    def cooled(self, temperature: float) -> "LinearClassifier":
+        """Return it with its logits divided by a temperature."""
+        return LinearClassifier(self.weight / temperature, self.bias / temperature)
+
 
 class Discriminant(NamedTuple):
     """A classifier, and the estimated mean (k,) and covariance (k, k) of all rows."""
@@ -33,8 +37,7 @@ class Discriminant(NamedTuple):
 
     def cooled(self, temperature: float) -> "Discriminant":
         """Return it with the logits of the classifier divided by a temperature."""
-        weight, bias = self.classifier
-        return self._replace(classifier=LinearClassifier(weight / temperature, bias / temperature))
+        return self._replace(classifier=self.classifier.cooled(temperature))
 
 
 def linear_discriminant(

@@ -7,7 +7,13 @@ of this package.
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
-from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals, ScoresAndHead
+from fedaux_pl.scoring.class_scorers import (
+    ClassCounts,
+    ClassStatistics,
+    ClassSums,
+    Residuals,
+    ScoresAndHead,
+)
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
 from fedaux_pl.scoring.ledger import Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, SecureSums, spent
@@ -20,6 +26,7 @@ __all__ = [
     "Centered",
     "ClassCounts",
     "ClassStatistics",
+    "ClassSums",
     "Collected",
     "FeatureMap",
     "Identity",

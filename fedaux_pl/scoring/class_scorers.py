@@ -111,6 +111,43 @@ class ClassStatistics(SummableScorer):
 
 
 @dataclass(frozen=True)
+class ClassSums(Scorer):
+    """Releases the sums of rows and the counts of records class by class, hence the class means.
+
+    A record with the row r and the label y adds phi = e_y (x) [r, 1].
+
+    Sensitivity: 2. Proof: if the label stays, |phi - phi'| = |r - r'| <= 2. If it changes, the two
+    blocks are orthogonal, and |phi - phi'|^2 = |r|^2 + 1 + |r'|^2 + 1 <= 4.
+
+    Examples:
+        >>> ClassSums().vector(torch.tensor([[0.6, 0.8], [1.0, 0.0]]), torch.eye(2)[[0, 0]])
+        tensor([1.6000, 0.8000, 2.0000, 0.0000, 0.0000, 0.0000])
+    """
+
+    uses_labels = True
+    what = "the sums of its feature rows and its records by class"
+
+    def vector(
+        self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Compute the vector, shape (C (k + 1),)."""
+        extended = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)
+        return (_given(labels).to(rows).T @ extended).flatten()
+
+    def sensitivity(self, num_positives: int, num_negatives: int) -> float:
+        """2, for any number of records."""
+        return 2.0
+
+    def largest_norm(self, num_positives: int, num_negatives: int) -> float:
+        """|D_i| times the largest norm of the vector of a record."""
+        return num_positives * math.sqrt(2)
+
+    def vector_length(self, row_length: int, num_classes: int) -> int:
+        """C (k + 1)."""
+        return num_classes * (row_length + 1)
+
+
+@dataclass(frozen=True)
 class ClassCounts(Scorer):
     """Releases the number of records of each class, where ``ClassStatistics`` are a secure sum.
 

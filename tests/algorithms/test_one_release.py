@@ -4,24 +4,27 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedClassMeans, Released
+from fedaux_pl.algorithms import Fed3R, FedAUX, FedAUXfdp, FedClassMeans, FedCOF, Released
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Examples, FederatedDataModule
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.functional import soft_labels
+from fedaux_pl.functional import classifier_of_means, soft_labels
 from fedaux_pl.scoring import (
     ClassStatistics,
     Collected,
     Mean,
+    Privacy,
     Residuals,
     ScoresAndHead,
+    SecureSums,
     Step,
     Whitened,
 )
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
-METHODS = [FedClassMeans, FedAUXfdp]
+METHODS = [FedClassMeans, FedAUXfdp, Fed3R, FedCOF]
 MAP = Whitened(dimensions=8)
 TWO = ClassStatistics(releases=2)
 
@@ -54,6 +57,7 @@ def test_private_data_are_read_for_the_release_only_and_only_it_is_sent(
     fit(tmp_path, federation, 2, callbacks=[LockPrivateData(monkeypatch)])
     assert len(federation.history) == 2
     sizes = {FedClassMeans: 10 * 9 + 36, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
+    sizes |= {Fed3R: sizes[FedClassMeans], FedCOF: 10 * 9}
     for entry in federation.history:
         assert (entry["bytes/up"], entry["bytes/down"]) == (0, 0)
         assert entry["bytes/up_total"] == 3 * 8 * sizes[kind]
@@ -208,6 +212,37 @@ def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("sizes", [(60,), (30, 30), (1, 2, 50, 7)])
+def test_fed3r_is_the_ridge_regression_of_all_records(sizes):
+    """Least squares on the rows of all clients, however they are split."""
+    algorithm = method(Fed3R, epsilon=None, regularization=0.5)
+    features, labels = blobs()
+    sent = released(algorithm, features, labels, features, sizes)
+    rows = sent.heads[0].public_map.rows(features)
+    targets = torch.eye(10).double()[labels]
+    inverse = (rows.T @ rows + 0.5 * torch.eye(8)).inverse()
+    outputs = rows @ inverse @ rows.T @ targets
+    found = algorithm.label(sent)["distill"]
+    torch.testing.assert_close(found, (outputs / 0.1).softmax(dim=1).float())
+
+
+def test_fedcof_has_the_class_means_of_each_client():
+    """By their sums and counts over the records; client 1 lacks half of the classes."""
+    algorithm = method(FedCOF, epsilon=None, shrinkage=0.3)
+    features, labels = blobs()
+    labels[30:] %= 5
+    sent = released(algorithm, features, labels, features)
+    rows = sent.heads[0].public_map.rows(features)
+    sums = torch.zeros(2, 10, 8).double()
+    counts = torch.zeros(2, 10).double()
+    for record, label in enumerate(labels):
+        sums[record // 30, label] += rows[record]
+        counts[record // 30, label] += 1
+    logits = classifier_of_means(sums, counts, 0.3).logits(rows)
+    found = algorithm.label(sent)["distill"]
+    torch.testing.assert_close(found, (logits / 0.1).softmax(dim=1).float())
+
+
 def test_settings_are_those_of_the_constructor():
     plain = FedAUXfdp(share=0.3, regularization=0.2).settings()
     assert (plain["share"], plain["regularization"], plain["scorer"]) == (
@@ -221,6 +256,8 @@ def test_settings_are_those_of_the_constructor():
 def test_what_a_method_cannot_use_is_refused():
     with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
         FedAUX(scorer=ScoresAndHead())
+    with pytest.raises(ConfigurationError, match="ClassSums needs the vector of each client"):
+        FedCOF(privacy=Privacy(secure=SecureSums())).plan(None)
 
 
 @pytest.mark.parametrize("kind", METHODS)

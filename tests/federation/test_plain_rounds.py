@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import FedAvg, FedBN, FedDF
+from fedaux_pl.algorithms import DSFL, FedAvg, FedBN, FedDF, FedMD
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
 from fedaux_pl.errors import DataError
@@ -31,7 +31,7 @@ class PlainRounds:
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
         self.memory = {}  # for each client its last round and its logits then
-        self.own = {}  # for each client its BatchNorm, in FedBN
+        self.own = {}  # for each client its BatchNorm in FedBN, its model in FedMD
 
     def run(self, round_, states):
         """Runs a round from the given states of the students, and returns their new states."""
@@ -50,15 +50,23 @@ class PlainRounds:
                     key: state[key] for key in batch_norm_entries(self.models[name])
                 }
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
-        students = {name: _average(teachers, name, state) for name, state in states.items()}
+        exchanges_models = not isinstance(self.federation.algorithm, FedMD)
+        students = dict(states)
+        if exchanges_models:
+            students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
             targets = self._soft_labels(round_, teachers)
-            for name, state in students.items():
+
+            def distill(name, state):
                 batches = self.data.distill_batches(
                     targets, distillation.batch_size, round_, distillation.hard_labels > 0,
                     augmentation=distillation.augment,
                 )  # fmt: skip
-                students[name] = self._train(name, state, distillation, batches, round_)
+                return self._train(name, state, distillation, batches, round_)
+
+            students = {name: distill(name, state) for name, state in students.items()}
+            for teacher in () if exchanges_models else teachers:
+                self.own[teacher.client] = distill(teacher.name, teacher.state)
         return students
 
     def _class_weights(self, client):
@@ -103,6 +111,9 @@ class PlainRounds:
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
         own = [(t.client, 1.0, self._predict(t.name, t.state)) for t in teachers]
+        if isinstance(algorithm, DSFL):
+            mean = sum(logits.softmax(dim=-1) for *_, logits in own) / len(own)
+            return (mean / 0.1).softmax(dim=-1)
         remembered = []
         for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
             last_round, logits = self.memory[client]
@@ -177,8 +188,10 @@ class ComparePlain(FederationCallback):
         (FedDF(), True),
         (paper_fedaux(), False),
         (paper_fedaux(remember=True, discount=0.9), False),
+        (FedMD(), True),
+        (DSFL(), False),
     ],
-    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember"],
+    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "FedMD", "DSFL"],
 )
 def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path):
     local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
@@ -229,8 +242,8 @@ class CompareOwnModels(ComparePlain):
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [(FedBN(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
-    ids=["FedBN", "fine-tuned"],
+    [(FedBN(), {}), (FedMD(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
+    ids=["FedBN", "FedMD", "fine-tuned"],
 )
 def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_path):
     local = LocalTraining(batch_size=16, **options)

@@ -66,9 +66,19 @@ def message(*args):
 
 
 METHODS = [
-    *("Centralized", "FedAUX", "FedAUXfdp", "FedAdam", "FedAvg", "FedAvgM", "FedBE"),
+    *(
+        "Centralized",
+        "DSFL",
+        "Fed3R",
+        "FedAUX",
+        "FedAUXfdp",
+        "FedAdam",
+        "FedAvg",
+        "FedAvgM",
+        "FedBE",
+    ),
     "FedBN",
-    *("FedClassMeans", "FedDF", "FedProx", "Scaffold"),
+    *("FedCOF", "FedClassMeans", "FedDF", "FedMD", "FedProx", "Scaffold"),
 ]
 
 
@@ -260,7 +270,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.help=FedAvgg",
-            "--model.algorithm.help takes one of Centralized, FedAUX, ",
+            "--model.algorithm.help takes one of Centralized, DSFL, Fed3R, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         (

@@ -22,6 +22,7 @@ from fedaux_pl.scoring import (
     Centered,
     ClassCounts,
     ClassStatistics,
+    ClassSums,
     Logistic,
     Mean,
     Privacy,
@@ -155,7 +156,8 @@ def test_sound_scorings_survive(scorer, options, tight):
 def test_every_scorer_is_attacked():
     parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
-    with_labels = {ClassStatistics, ClassCounts, Residuals, ScoresAndHead}  # test_class_scorers.py
+    # those of test_class_scorers.py
+    with_labels = {ClassStatistics, ClassSums, ClassCounts, Residuals, ScoresAndHead}
     assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
 
 

@@ -12,6 +12,7 @@ from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma, split_statist
 from fedaux_pl.scoring import (
     ClassCounts,
     ClassStatistics,
+    ClassSums,
     Logistic,
     Mean,
     Privacy,
@@ -35,7 +36,7 @@ def residuals(scale=0.0):
 
 
 STATISTICS = [ClassStatistics(second_moment=rho) for rho in (0.1, 0.5, 1.0, 3.0)]
-OTHERS = [ClassCounts(), residuals(), residuals(1.0), residuals(30.0)]
+OTHERS = [ClassCounts(), ClassSums(), residuals(), residuals(1.0), residuals(30.0)]
 SCORERS = st.sampled_from([*STATISTICS, *OTHERS]) | st.builds(
     ScoresAndHead,
     scorer=st.sampled_from([Mean(), Logistic(regularization=0.01, tolerance=1e-8)]),
@@ -54,7 +55,7 @@ def vector(scorer, rows, labels, negatives=None):
     return scorer.vector(rows, torch.eye(C).double()[labels], negatives)
 
 
-@pytest.mark.parametrize("scorer", [*STATISTICS[:1], *OTHERS[:2], ScoresAndHead()])
+@pytest.mark.parametrize("scorer", [*STATISTICS[:1], *OTHERS[:3], ScoresAndHead()])
 def test_the_length_of_a_vector_is_that_of_the_scorer(scorer):
     """By which a server of sites refuses a message."""
     rows, labels = unit(torch.randn(6, K, dtype=torch.float64)), torch.arange(6) % C
@@ -70,6 +71,9 @@ def test_class_statistics_and_counts_are_those_of_the_records():
     torch.testing.assert_close(moment, rows.T @ rows)
     assert counts.tolist() == pytest.approx([3, 0, 7])
     assert vector(ClassCounts(), rows, labels).tolist() == [3, 0, 7]
+    table = vector(ClassSums(), rows, labels).view(C, K + 1)
+    torch.testing.assert_close(table[:, :-1], sums)
+    assert table[:, -1].tolist() == [3, 0, 7]
 
 
 def test_scores_and_head_are_recovered():
@@ -147,6 +151,8 @@ WORST = [
     (ClassStatistics(1.0), (ORTHOGONAL, 1)),
     (ClassCounts(), (SAME, 1)),
     (residuals(), (SAME, 1)),
+    (ClassSums(), (OPPOSITE, 0)),
+    (ClassSums(), (ORTHOGONAL, 1)),
 ]
 
 
@@ -227,7 +233,7 @@ def test_no_vector_is_longer_than_the_bound_and_that_of_equal_records_attains_it
     rows, labels = torch.eye(K).double()[:1].repeat(7, 1), torch.zeros(7).long()
     norm, bound = float(vector(scorer, rows, labels).norm()), scorer.largest_norm(7, 0)
     assert norm <= bound * (1 + 1e-12)
-    assert scorer in OTHERS[2:] or norm == pytest.approx(bound, rel=1e-9)
+    assert scorer in OTHERS[3:] or norm == pytest.approx(bound, rel=1e-9)
 
 
 def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
@@ -240,7 +246,7 @@ def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "scorer", [ClassStatistics(1.0), ClassCounts(), residuals(), ScoresAndHead()]
+    "scorer", [ClassStatistics(1.0), ClassCounts(), ClassSums(), residuals(), ScoresAndHead()]
 )
 def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
@@ -283,7 +289,7 @@ def test_wrong_options_of_class_statistics_are_refused():
         ClassStatistics(second_moment=0.0)
 
 
-@pytest.mark.parametrize("scorer", [ClassStatistics(), ClassCounts(), residuals()])
+@pytest.mark.parametrize("scorer", [ClassStatistics(), *OTHERS[:3]])
 def test_labels_are_needed(scorer):
     with pytest.raises(ValueError, match="needs the labels"):
         scorer.vector(torch.eye(2))

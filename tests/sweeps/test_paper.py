@@ -27,6 +27,8 @@ CELLS = {
     "paper/fully_private": 3 * 3 * 6 * 4,
     "paper/class_statistics": 4 * 4,
     "paper/vote": 7 * 4,
+    "paper/one_message": 2 * (4 * 3 + 2 * 2) * 3,
+    "paper/digits_one_message": 2 * (4 * 2 + 2) * 2,
     "paper/digits_table1": 18,
     "paper/digits_fig3": 12 + 1,
 }
@@ -47,6 +49,8 @@ ROUNDS = {
     "paper/fig5": 10,
     "paper/fig13": 50,
     "paper/fully_private": 5,
+    "paper/one_message": 5,
+    "paper/digits_one_message": 3,
     "paper/digits_table1": 6,
     "paper/digits_fig3": 6,
 }

@@ -239,8 +239,8 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
         ("--trainer.strategy=foo", "invalid strategy"),
         ("--trainer.strategy=fsdp", "requires a GPU"),
         (
-            "--trainer.devices=2 --trainer.strategy=ddp",
-            "trainer.strategy: got DDPStrategy; expected auto",
+            "--trainer.devices=2 --trainer.strategy=ddp_spawn",
+            "trainer.strategy: got DDPStrategy; expected auto or ddp",
         ),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val"),
         ("--data.private=CIFAR10 --data.private.root=nowhere", "missing data: cifar-10-python"),

@@ -4,12 +4,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedaux_pl.errors import FedauxError
+
 MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
+MAX_CAUSE = 500  # characters of a compiler's error that a message has
+
+
+class KernelError(FedauxError):
+    """A kernel that cannot be compiled or launched on this GPU."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +55,40 @@ def using(**changes: Any) -> Iterator[None]:
 
 
 def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-    """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor."""
+    """Launch a kernel of ``fedaux_pl.accelerate.kernels`` on the device of its first tensor.
+
+    An error of its compilation or launch is a ``KernelError``, after which plain PyTorch can run.
+    Some cannot be recovered from and are a FedauxError: an error in a CUDA graph's capture, and one
+    after which CUDA refuses all calls of the process, such as an illegal memory access.
+    """
     from fedaux_pl.accelerate import kernels  # here: Triton is available on Linux only
 
-    first = next(value for value in arguments if isinstance(value, Tensor))
-    with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
-        getattr(kernels, name)[grid](*arguments, **options)
+    device = next(value.device for value in arguments if isinstance(value, Tensor))
+    is_cuda = device.type == "cuda"
+    try:
+        with torch.cuda.device(device) if is_cuda else nullcontext():
+            getattr(kernels, name)[grid](*arguments, **options)
+    except Exception as error:  # of Triton, its compiler, ptxas or the driver
+        gpu = torch.cuda.get_device_name(device) if is_cuda else str(device)
+        cause = shorten(f"{type(error).__name__}: {error}", MAX_CAUSE)
+        problem = f"the kernel {name} failed on {gpu} ({cause})"
+        if is_cuda and not _is_usable(device):
+            raise FedauxError(
+                f"{problem}, from which this process cannot recover: start it again, from its last "
+                "checkpoint and with model.acceleration off"
+            ) from error
+        raise KernelError(problem) from error
+
+
+def _is_usable(device: torch.device) -> bool:
+    """Whether plain PyTorch can run on a device after an error."""
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 def ceil_div(number: int, divisor: int) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -23,9 +24,10 @@ from fedaux_pl.callbacks.client_results import describe_clients, last_measured
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.export import export
 from fedaux_pl.cli.prediction import predict
-from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted
+from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted, first_line
 from fedaux_pl.federation.given_h0 import file_in
 from fedaux_pl.federation.role import LearnH0
+from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.models import save_backbone
 from fedaux_pl.runs.parser import FederationCLI
@@ -224,10 +226,31 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
             f"{error}: nothing can be written to trainer.default_root_dir, which is {root}; make "
             "room, or choose another folder"
         ) from error
+    except torch.OutOfMemoryError as error:
+        sizes = ". ".join(str(error).split(". ")[:2])  # what was asked for
+        raise FedauxError(f"{sizes}: {_save_memory(cli)}") from error
+    except torch.AcceleratorError as error:
+        raise FedauxError(
+            f"{first_line(error)}: no process can use CUDA after such an error; start again with "
+            "--ckpt_path last, and with --model.acceleration off in case a kernel of ours fails"
+        ) from error
     except ValueError as error:
         if cli.model.metrics:  # within a round: rather a bug than a wrong setting
             raise
         raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
+
+
+def _save_memory(cli: FederationCLI) -> str:
+    """Return the options that need less memory, of the stage that the run is in."""
+    model = cli.model
+    options = [] if cli.datamodule.memory in ("host", "disk") else ["--data.memory host"]
+    stages: list[TrainingSettings] = [model.pretraining]
+    if model.metrics:  # within a round
+        stages = [model.local, model.distillation] if model.algorithm.distills else [model.local]
+    if model.metrics and model.scores and not model.distillation.min_share:
+        options.append("--model.distillation.min_share 0.001")
+    options += [f"--model.{one.option}.batch_size below {one.batch_size}" for one in stages]
+    return f"these need less memory: {', '.join(options)}"
 
 
 def _is_about(folder: Path, error: OSError) -> bool:

@@ -40,8 +40,8 @@ def processes_of(trainer: pl.Trainer) -> Processes:
     is_shared = isinstance(strategy, SingleDeviceStrategy | ClientParallel)
     if not is_shared and (trainer.world_size > 1 or trainer.state.fn == TrainerFn.FITTING):
         raise ValueError(
-            f"trainer.strategy: got {type(strategy).__name__}; expected auto on the command line, "
-            "where several processes share the clients: in Python, give the Trainer "
+            f"trainer.strategy: got {type(strategy).__name__}; expected auto or ddp on the command "
+            "line, where several processes share the clients: in Python, give the Trainer "
             "strategy='client_parallel' (fedaux_pl.engine.ClientParallel)"
         )
     return Processes(trainer.global_rank, trainer.world_size, strategy.root_device)

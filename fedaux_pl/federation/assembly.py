@@ -44,7 +44,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
         pretraining = replace(pretraining, epochs=min(1, pretraining.epochs))
         cache = None
     progress = find_progress(trainer)
-    runner = create_runner(trainer)
+    runner = create_runner(trainer, federation.acceleration)
     runner.preparing = progress.stage
     runner.adopt(federation.students)
     context = Context(

@@ -20,6 +20,7 @@ from fedaux_pl.engine import isolated_rng
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, is_count
+from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.models import check_model, options_of
@@ -68,6 +69,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
         ("trained", get_args(TrainedPart)),
         ("optimizer_state", ("reset", "carry")),
         ("batchnorm_statistics", get_args(BatchNormOption)),
+        ("acceleration", get_args(Acceleration)),
     ):
         check_setting(name, given[name], given[name] in known, f"be {' or '.join(known)}")
     seed = given["seed"]

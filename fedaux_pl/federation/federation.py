@@ -79,6 +79,8 @@ class Federation(FederationModule):
         metrics: Metrics of the students' ensemble besides accuracy: short names (f1, auroc,
             balanced_accuracy, ece, ...) and class paths of torchmetrics, as a list, or with their
             options, e.g. {f1: {average: weighted}}. Macro averages are over the classes that occur.
+        acceleration: ``auto`` uses our kernels and CUDA graphs on CUDA, ``off`` plain PyTorch, as
+            does FEDAUX_PL_ACCELERATION=off. Results differ by rounding, on the CPU not at all.
 
     Examples:
         >>> from fedaux_pl import FedDF, Federation

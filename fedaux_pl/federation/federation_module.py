@@ -31,6 +31,7 @@ from fedaux_pl.federation.client_models import (
 )
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
+from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, files_of
@@ -79,6 +80,7 @@ class FederationModule(pl.LightningModule):
         seed: int = 0,
         threads: int | None = None,
         metrics: list[str] | dict[str, Any] | None = None,
+        acceleration: Acceleration | Literal[False] = "auto",
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -98,6 +100,7 @@ class FederationModule(pl.LightningModule):
         self.carry = optimizer_state == "carry"
         self._given_threads = threads
         self.threads = threads
+        self.acceleration: Acceleration = acceleration or "off"  # YAML reads off as false
         checks.check_settings(self.arguments())
         self._outer_threads = torch.get_num_threads()
         self.role = Role()
@@ -493,6 +496,7 @@ class FederationModule(pl.LightningModule):
         if is_scheduled or self.local.privacy is not None:
             settings["rounds"] = self.trainer.max_epochs
         settings.pop("metrics", None)  # a resumed run may measure more
+        settings.pop("acceleration")  # and use another device
         return {name: describe(value) for name, value in settings.items()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

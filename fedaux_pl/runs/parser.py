@@ -212,7 +212,13 @@ class FederationCLI(LightningCLI):
             kwargs["accelerator"] = "cpu"  # check_trainer refuses Apple's GPUs
         devices = settings.devices  # 'auto' and -1 can mean several
         count = len(devices) if isinstance(devices, list) else devices
-        if settings.strategy == "auto" and (settings.num_nodes != 1 or count not in (1, "1")):
+        is_shared = settings.num_nodes != 1 or count not in (1, "1")
+        if settings.strategy == "ddp":
+            rank_zero_only(print)(
+                "note: trainer.strategy ddp would average the clients' gradients in every step: "
+                "client_parallel runs in its place"
+            )
+        if settings.strategy == "ddp" or (settings.strategy == "auto" and is_shared):
             kwargs["strategy"] = ClientParallel()
         given = self.config_init.trainer
         checkpoint_io = AtomicCheckpointIO(background="last.ckpt")

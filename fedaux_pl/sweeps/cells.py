@@ -204,7 +204,8 @@ def _config_key(config: Mapping[str, Any]) -> str:
     it, so that a method that was edited runs again.
     """
     trainer = {k: v for k, v in config["trainer"].items() if k not in _WITHOUT_EFFECT}
-    content = {**config, "trainer": trainer, "sources": _sources(config) or None}
+    model = {k: v for k, v in config["model"].items() if k != "acceleration"}
+    content = {**config, "model": model, "trainer": trainer, "sources": _sources(config) or None}
     text = json.dumps(_without_none(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

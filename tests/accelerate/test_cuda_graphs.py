@@ -376,6 +376,32 @@ def test_the_probe_finds_what_can_be_captured():
     assert probe(ClientModule(NetWithDropout())) == ProbeResult(max_replicas=8, uses_rng=True)
 
 
+@pytest.mark.parametrize("name", ["moments_kernel", "input_gradient_kernel"])
+def test_a_kernel_that_fails_is_replaced_by_plain_layers(deterministic, name, monkeypatch):
+    """In the forward or the backward pass of the trial step; captured steps are then plain."""
+    from fedaux_pl.accelerate import kernels, versions
+
+    class Broken:
+        def __getitem__(self, grid):
+            raise RuntimeError("PTXAS error")
+
+    monkeypatch.setattr(versions, "_FAILED", set())
+    torch.manual_seed(0)
+    module = ClientModule(create_model("resnet8", 10), 10)
+    start = module.copy_model_state()
+
+    def work(runner, one):
+        return runner.run_all(one, jobs(start))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, name, Broken())
+        gpu = torch.cuda.get_device_name()
+        with pytest.warns(UserWarning, match=rf"the kernel {name} failed on {gpu} \(RuntimeError"):
+            [replayed] = results(module, work, "bf16-mixed", (CudaGraphs,))
+    [plain] = results(module, work, "bf16-mixed", (Refusing,))  # its layers are plain, too
+    assert_agree([plain, replayed], start, 0.3, 0.05)
+
+
 def test_garbage_is_not_collected_during_a_capture():
     """A graph of an earlier module may be garbage, and its destruction would end the capture."""
     graphs = CudaGraphs(torch.device("cuda", 0))

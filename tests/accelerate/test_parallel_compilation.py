@@ -46,6 +46,15 @@ def compile_and_note(*args, **options):
     return original(*args, **options)
 
 
+def refuse(*args, **options):
+    raise RuntimeError("ptxas refuses it")
+
+
+kernel.compile = refuse  # the launch of the kernel raises it again, not the preparation
+with CudaGraphs.compiling():
+    kernel[(1,)](torch.zeros(64), torch.zeros(64), 64, BLOCK=64, num_warps=1)
+assert len(compiled) == 0
+
 kernel.compile = compile_and_note
 with CudaGraphs.compiling():
     for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):

@@ -207,7 +207,7 @@ class PreparingRunner(StageRunner):
 
 
 def test_preparations_are_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(assembly, "create_runner", PreparingRunner)
+    monkeypatch.setattr(assembly, "create_runner", lambda trainer, _: PreparingRunner(trainer))
     federation, _ = measured(tmp_path, FedDF(), rounds=2)
     seconds = federation.role.once
     assert list(seconds) == ["first step"]

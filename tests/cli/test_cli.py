@@ -18,6 +18,8 @@ import fedaux_pl
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.entry import VERBS, main
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.scoring import Whitened
 from tests.command_line import QUICKSTART, command
 
@@ -228,6 +230,44 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.78 GiB."
+DATA = "--data.memory host"
+SHARE = "--model.distillation.min_share 0.001"
+ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size below 64"
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "expected"),
+    [
+        ((LocalClients, "train"), [], [DATA, SHARE, ROUND]),
+        ((LocalClients, "train"), ["--data.memory=host", f"{SHARE}".replace(" ", "=")], [ROUND]),
+        ((Preparation, "_pretrain"), [], [DATA, "--model.pretraining.batch_size below 128"]),
+    ],
+)
+def test_out_of_memory_is_one_line_with_the_options_that_help(
+    stage, options, expected, tmp_path, monkeypatch, capsys
+):
+    def fail(*args, **options):
+        raise torch.OutOfMemoryError(MEMORY)
+
+    monkeypatch.setattr(*stage, fail)
+    assert main(tiny("fit", tmp_path, *options)) == 1
+    message = capsys.readouterr().err.rstrip().split("\n")[-1]
+    sizes = "fedaux-pl fit: error: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert message == f"{sizes}: these need less memory: {', '.join(expected)}"
+
+
+def test_an_error_that_ends_cuda_says_how_to_continue(tmp_path, monkeypatch, capsys):
+    def fail(*args, **options):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access\nFor debugging ...")
+
+    monkeypatch.setattr(Preparation, "_pretrain", fail)
+    assert main(tiny("fit", tmp_path)) == 1
+    message = capsys.readouterr().err.rstrip().split("\n")[-1]
+    assert message.startswith("fedaux-pl fit: error: CUDA error: an illegal memory access: no ")
+    assert "--ckpt_path last, and with --model.acceleration off" in message
+
+
 # --- mistakes ----------------------------------------------------------------------------------
 
 
@@ -239,8 +279,8 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
         ("--trainer.strategy=foo", "invalid strategy"),
         ("--trainer.strategy=fsdp", "requires a GPU"),
         (
-            "--trainer.devices=2 --trainer.strategy=ddp",
-            "trainer.strategy: got DDPStrategy; expected auto",
+            "--trainer.devices=2 --trainer.strategy=ddp_spawn",
+            "trainer.strategy: got DDPStrategy; expected auto or ddp",
         ),
         ("--trainer.gradient_clip_val=1", "trainer.gradient_clip_val"),
         ("--data.private=CIFAR10 --data.private.root=nowhere", "missing data: cifar-10-python"),

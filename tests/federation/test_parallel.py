@@ -79,14 +79,15 @@ def test_any_number_of_processes_gives_the_result_of_one(tmp_path, sizes, names)
 
 
 def test_the_command_line_starts_its_processes(tmp_path, monkeypatch):
-    """`fedaux-pl fit --trainer.devices 2` uses Lightning's launcher, with the threads of one."""
+    """With two devices by Lightning's launcher, and with the threads of one; ddp shares clients."""
     script = tmp_path / "fedaux-pl"
     script.write_text("import sys\nfrom fedaux_pl.cli.entry import main\nsys.exit(main())\n")
     more = ["--model.algorithm=FedAvg", "--trainer.max_epochs=1"]
+    two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     environment.pop("OMP_NUM_THREADS", None)
     ended = subprocess.run(
-        [sys.executable, script, *tiny("fit", tmp_path / "two", *more, "--trainer.devices=2")],
+        [sys.executable, script, *tiny("fit", tmp_path / "two", *more, *two)],
         env=environment,
         capture_output=True,
         text=True,
@@ -95,6 +96,7 @@ def test_the_command_line_starts_its_processes(tmp_path, monkeypatch):
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("FedAvg after 1 round") == 1
     assert ended.stdout.count("NOT private: the model updates") == 1
+    assert ended.stdout.count("client_parallel runs in its place") == 1
     monkeypatch.setattr(processes, "_OMP_NUM_THREADS", None)
     torch.set_num_threads(2)
     assert main(tiny("fit", tmp_path / "one", *more)) == 0
@@ -112,11 +114,16 @@ def test_the_command_line_starts_its_processes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("devices", "strategy"),
-    [("1", SingleDeviceStrategy), ("2", ClientParallel), ("auto", ClientParallel)],
+    ("options", "strategy"),
+    [
+        ("--trainer.devices=1", SingleDeviceStrategy),
+        ("--trainer.devices=2", ClientParallel),
+        ("--trainer.devices=auto", ClientParallel),
+        ("--trainer.strategy=ddp", ClientParallel),
+    ],
 )
-def test_several_devices_use_the_strategy_client_parallel(tmp_path, devices, strategy):
-    cli = commands.FederationCLI("fit", tiny("fit", tmp_path, f"--trainer.devices={devices}")[1:])
+def test_several_devices_use_the_strategy_client_parallel(tmp_path, options, strategy):
+    cli = commands.FederationCLI("fit", tiny("fit", tmp_path, options)[1:])
     assert type(cli.trainer.strategy) is strategy
 
 

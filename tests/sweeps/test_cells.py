@@ -20,11 +20,12 @@ def cell(*args, seed=0):
 
 
 def test_keys_depend_on_what_changes_the_result():
-    base, same, moved, other, seeded, called = resolve(
+    base, same, moved, plain, other, seeded, called = resolve(
         [
             cell(),
             cell("--data.alpha", "1e-2", "--model.algorithm.privacy.delta", "1e-5"),  # the defaults
             cell("--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.devices=2"),
+            cell("--model.acceleration=off"),
             cell("--data.alpha", "0.02"),
             cell("--seed_everything", "1"),
             cell("--trainer.callbacks+=LearningRateFinder"),
@@ -32,7 +33,7 @@ def test_keys_depend_on_what_changes_the_result():
     )
     assert len(base.key) == 12
     assert distinct([base, same, other, moved]) == [base, other]
-    assert base.key == same.key == moved.key
+    assert base.key == same.key == moved.key == plain.key
     assert len({base.key, other.key, seeded.key, called.key}) == 4
     assert (base.rounds, base.config["data"]["num_clients"]) == (10, 20)
     assert seeded.config["model"]["seed"] == 1

@@ -134,7 +134,7 @@ class CudaGraphs:
                 for function in functions:
                     del function.run
             for kernel in mode.future_kernels.values():
-                kernel.result()
+                kernel.result(ignore_errors=True)  # its launch raises them
 
     def create_rng(self) -> DeviceRNG:
         """Create the generator of one replica."""
@@ -154,21 +154,32 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         for rng in rngs:
             graph.register_generator_state(rng.generator)
-        with ExitStack() as stack:
-            if gc.isenabled():  # the destruction of an old graph would invalidate the capture
-                gc.disable()
-                stack.callback(gc.enable)
-            # thread_local: CUDA calls of other threads, such as NCCL's, do not end the capture
-            capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
-            stack.enter_context(capture)
-            main = torch.cuda.current_stream(self.device)
-            for step, stream in zip(steps, self._streams, strict=False):
-                stream.wait_stream(main)
-                with torch.cuda.stream(stream), self.step_context(len(steps) - 1):
-                    step()
-            for stream in self._streams[: len(steps)]:
-                main.wait_stream(stream)
+        ended_by: Exception | None = None
+        try:
+            with ExitStack() as stack:
+                if gc.isenabled():  # the destruction of an old graph would invalidate the capture
+                    gc.disable()
+                    stack.callback(gc.enable)
+                # thread_local: CUDA calls of other threads, such as NCCL's, do not end the capture
+                capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+                stack.enter_context(capture)
+                try:
+                    self._take_concurrently(steps)
+                except Exception as error:
+                    ended_by = error
+                    raise
+        except RuntimeError as error:  # of the capture's end, which hides that of a step
+            raise ended_by or error from None
         return graph.replay
+
+    def _take_concurrently(self, steps: Sequence[Callable[[], None]]) -> None:
+        main = torch.cuda.current_stream(self.device)
+        for step, stream in zip(steps, self._streams, strict=False):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream), self.step_context(len(steps) - 1):
+                step()
+        for stream in self._streams[: len(steps)]:
+            main.wait_stream(stream)
 
     @contextmanager
     def step_context(self, others: int) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The stage runner for CUDA: steps and predictions are captured in CUDA graphs and replayed."""
 
+import copy
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.accelerate.bert.fast_encoder import find_packable
+from fedaux_pl.accelerate.context import KernelError
 from fedaux_pl.accelerate.convolution.weight_gradients import join_weight_gradients
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
 from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
-from fedaux_pl.accelerate.versions import speed_up
+from fedaux_pl.accelerate.versions import fall_back, speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import (
@@ -57,8 +59,28 @@ class CudaRunner(StageRunner):
         on_epoch: EpochHook | None = None,
         on_done: DoneHook | None = None,
     ) -> list[StageResult]:
-        """Run several jobs with one module, as many at the same time as the device can hold."""
+        """Run several jobs with one module, as many at the same time as the device can hold.
+
+        If a kernel fails, they start again with plain layers. Kernels are new in a first epoch
+        only, so no epoch is repeated.
+        """
         self.adopt(module)
+        start = copy.deepcopy(module.state_dict())
+        try:
+            return self._run_all(module, jobs, on_epoch, on_done)
+        except KernelError as error:
+            fall_back(module, error)
+        self.forget(module)
+        module.load_state_dict(start)
+        return self._run_all(module, jobs, on_epoch, on_done)
+
+    def _run_all(
+        self,
+        module: pl.LightningModule,
+        jobs: Sequence[Job],
+        on_epoch: EpochHook | None,
+        on_done: DoneHook | None,
+    ) -> list[StageResult]:
         with torch.enable_grad():
             replicas = self._find_replicas(module, jobs)
             if replicas is None:

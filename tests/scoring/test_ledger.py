@@ -79,6 +79,14 @@ def test_updates_are_composed_for_the_record_with_the_most(ledger):
     assert ledger.total([RECORDS[1]], 1e-12).epsilon == math.inf  # not verified so far down
 
 
+def test_an_update_of_little_noise_at_a_low_rate_costs_little(ledger):
+    """Its sensitivity by its noise says nothing about its cost."""
+    rare = update_cost(SampledGaussian(1e-4, 1.0, 1), clip_norm=1.0, delta=1e-5)
+    ledger.add(entry("release", SOUND, {0: RECORDS[0]}))
+    ledger.add(entry("update", rare, {0: RECORDS[1]}))
+    assert ledger.total(list(RECORDS.values()), 1e-5).epsilon == pytest.approx(1.0, rel=1e-6)
+
+
 def test_releases_about_the_same_records_are_composed(ledger):
     """Five releases at epsilon 1 are 2.44, not "once: epsilon 1"."""
     for _ in range(5):

@@ -277,7 +277,8 @@ def test_public_whitening_is_private_whatever_was_below_it(created):
     "name",
     [
         *("scoring/paper", "scoring/paper_literal", "scoring/authors"),
-        *sorted(f"privacy/{Path(file).stem}" for file in FILES if "/privacy/" in file),
+        *sorted(f"privacy/{Path(file).stem}" for file in FILES if "/privacy/epsilon" in file),
+        "privacy/paper_no_noise",
     ],
 )
 def test_the_papers_scoring_is_pinned(name, created):
@@ -287,6 +288,12 @@ def test_the_papers_scoring_is_pinned(name, created):
     assert (options["scorer"]["class_path"], options["feature_map"]) == ("Logistic", "Identity")
     assert (options["calibration"], options["shrink"]) == ("Sigmoid", False)
     assert options["remember"] is False
+
+
+def test_private_updates_are_a_layer_of_every_method_that_sends_models(created):
+    for method in ("methods/fedavg_p", "scoring/posterior"):
+        local = created(*layered(method, "privacy/private_updates")).model.local
+        assert (local.privacy.epsilon, local.batchnorm) == (8.0, "frozen")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from fedaux_pl.errors import PrivacyError
+from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.scoring import Ledger, Privacy, spent
 from fedaux_pl.scoring.ledger import Entry, _checksum
+from fedaux_pl.scoring.release import update_cost
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
 SOUND = Privacy(1.0, 1e-5).cost(0.1)
@@ -61,6 +63,28 @@ def test_an_entry_says_when_and_for_whom_it_was_made(ledger, monkeypatch):
         f"2001-09-09 01:46:40, server a:1: {about}",
         f"2033-05-18 03:33:20: {about}",
     ]
+
+
+def test_updates_are_composed_for_the_record_with_the_most(ledger):
+    """Record 4 has a release and two updates, the others fewer: sets of releases are compared."""
+    update = update_cost(SampledGaussian(0.2, 2.0, 10), clip_norm=0.5, delta=1e-5)
+    ledger.add(entry("release", SOUND, {0: RECORDS[0]}))
+    for key, records in {"one": np.arange(4, 9), "two": np.arange(3, 5)}.items():
+        ledger.add(entry(key, update, {0: records.astype(np.uint64)}))
+    total = ledger.total(list(RECORDS.values()), 1e-5)
+    expected, _ = spent([SOUND, update, update], 1e-5)
+    assert (total.releases, total.epsilon) == (3, expected)
+    assert expected > max(spent(few, 1e-5)[0] for few in ([update, update], [SOUND, update]))
+    assert ledger.total([RECORDS[1]], 1e-5).epsilon == spent([update], 1e-5)[0]
+    assert ledger.total([RECORDS[1]], 1e-12).epsilon == math.inf  # not verified so far down
+
+
+def test_an_update_of_little_noise_at_a_low_rate_costs_little(ledger):
+    """Its sensitivity by its noise says nothing about its cost."""
+    rare = update_cost(SampledGaussian(1e-4, 1.0, 1), clip_norm=1.0, delta=1e-5)
+    ledger.add(entry("release", SOUND, {0: RECORDS[0]}))
+    ledger.add(entry("update", rare, {0: RECORDS[1]}))
+    assert ledger.total(list(RECORDS.values()), 1e-5).epsilon == pytest.approx(1.0, rel=1e-6)
 
 
 def test_releases_about_the_same_records_are_composed(ledger):

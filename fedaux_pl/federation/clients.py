@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -20,6 +21,7 @@ from fedaux_pl.engine.inference import (
     predict_private_features,
     server_statistics,
     statistics_batch_size,
+    without_trials,
 )
 from fedaux_pl.engine.stage import Batches, DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
@@ -197,7 +199,10 @@ class LocalClients:
         for name, module in self.modules.items():
             clients = [client for client in jobs if self.context.architectures[client] == name]
             group = [jobs[client] for client in clients]
-            trained = self.context.runner.run_all(module, group, on_done=on_done)
+            # Poisson batches have many sizes
+            trials = nullcontext() if self.settings.privacy is None else without_trials()
+            with trials:
+                trained = self.context.runner.run_all(module, group, on_done=on_done)
             results |= zip(clients, trained, strict=True)
         return results
 

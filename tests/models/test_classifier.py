@@ -36,7 +36,7 @@ def calibrated(name: str) -> FeatureClassifier:
 
 
 def test_names():
-    assert model_names() == tuple(sorted((*NAMES, "encoder", "tinybert")))
+    assert model_names() == tuple(sorted((*NAMES, "encoder", "image_encoder", "tinybert")))
 
 
 @pytest.mark.parametrize("name", NAMES)

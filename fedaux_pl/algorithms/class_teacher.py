@@ -1,7 +1,7 @@
 """A teacher of classes that the server makes of the class statistics of all clients."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,50 +22,52 @@ _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of recor
 
 def teach_classes(released: Released) -> dict[str, Tensor]:
     """Return p(c | x) of the discriminant, or of a better classifier, on each part of the data."""
-    return label_parts(released, _classifiers(released))
+
+    def fit(name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
+        return _classifier(released, name, heads)
+
+    return label_parts(released, fit)
 
 
 def label_parts(
-    released: Released, classifiers: Mapping[str, LinearClassifier]
+    released: Released, fit: Callable[[str, Sequence[ReleasedHead]], LinearClassifier]
 ) -> dict[str, Tensor]:
     """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures.
 
-    ``classifiers`` has a classifier of the rows of each architecture.
+    ``fit`` makes a classifier of the rows of an architecture from its name and its heads.
     """
     members: dict[str, list[Tensor]] = {part: [] for part in released.parts}
-    for name, classifier in classifiers.items():
-        public_map = released.group(name)[0].public_map
+    for name in released.reference:
+        heads = released.group(name)
+        if not heads:  # of sites that have never been there
+            continue
+        classifier = fit(name, heads)
+        public_map = heads[0].public_map
         for part, features in released.parts.items():
             rows = public_map.rows(features[name])
             members[part].append(classifier.logits(rows).softmax(dim=1).float())
     return {part: torch.stack(labels).mean(dim=0) for part, labels in members.items()}
 
 
-def _classifiers(released: Released) -> dict[str, LinearClassifier]:
-    """A classifier of the rows of each architecture: a better one if there is a gradient."""
-    classifiers = {}
-    for name in released.reference:
-        heads = released.group(name)
-        if not heads:  # of sites that have never been there
-            continue
-        rows = heads[0].public_map.rows(released.reference[name])
-        moments = _estimate(released, heads, rows)
-        classifiers[name] = moments.classifier
-        gradient = released.collected.get(f"gradient/{name}")
-        clients = clients_of(heads)
-        # a gradient without some clients would lead away from the classes that they hold
-        if gradient is not None and clients_of(gradient.heads) == clients:
-            vectors, sigmas = stack_heads(gradient.heads)
-            records = sum(released.sizes[client] for client in clients)
-            classifiers[name] = newton_step(
-                LinearClassifier(**gradient.step.scorer.tensors()),
-                gradient=vectors.sum(dim=0).view(released.num_classes, -1) / records,
-                noise=float(sigmas.norm()) / records,
-                records=records,
-                public=rows,
-                moments=moments,
-            )
-    return classifiers
+def _classifier(released: Released, name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
+    """The discriminant of the rows of an architecture, or a better one if there is a gradient."""
+    rows = heads[0].public_map.rows(released.reference[name])
+    moments = _estimate(released, heads, rows)
+    gradient = released.collected.get(f"gradient/{name}")
+    clients = clients_of(heads)
+    # a gradient without some clients would lead away from the classes that they hold
+    if gradient is None or clients_of(gradient.heads) != clients:
+        return moments.classifier
+    vectors, sigmas = stack_heads(gradient.heads)
+    records = sum(released.sizes[client] for client in clients)
+    return newton_step(
+        LinearClassifier(**gradient.step.scorer.tensors()),
+        gradient=vectors.sum(dim=0).view(released.num_classes, -1) / records,
+        noise=float(sigmas.norm()) / records,
+        records=records,
+        public=rows,
+        moments=moments,
+    )
 
 
 def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -> Discriminant:

@@ -1,6 +1,7 @@
 """Fed3R (Fanì et al. 2024): ridge regression on frozen features from the sums of all clients."""
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -8,8 +9,8 @@ from fedaux_pl.algorithms.base import Released
 from fedaux_pl.algorithms.class_teacher import label_parts
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
-from fedaux_pl.functional import ridge_classifier, split_statistics
-from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
+from fedaux_pl.functional import LinearClassifier, ridge_classifier, split_statistics
+from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, ReleasedHead, Whitened
 from fedaux_pl.scoring.release import stack_heads
 
 _STATISTICS = ClassStatistics(releases=1)
@@ -44,15 +45,13 @@ class Fed3R(OneRelease):
 
     def label(self, released: Released) -> dict[str, Tensor]:
         """softmax(f / 0.1) of the outputs f of the regression."""
-        classifiers = {}
         rho = _STATISTICS.second_moment
-        for name in released.reference:
-            heads = released.group(name)
-            if not heads:  # of sites that have never been there
-                continue
+
+        def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
             vectors, sigmas = stack_heads(heads)
             sums, _, moment = split_statistics(vectors.sum(dim=0), released.num_classes, rho)
             noise = float(sigmas.norm()) / math.sqrt(rho)
             fitted = ridge_classifier(sums, moment, self.regularization, noise)
-            classifiers[name] = fitted.cooled(_TEMPERATURE)
-        return label_parts(released, classifiers)
+            return fitted.cooled(_TEMPERATURE)
+
+        return label_parts(released, fit)

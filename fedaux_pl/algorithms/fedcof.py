@@ -1,14 +1,16 @@
 """FedCOF (Goswami et al. 2024): covariances from the class means of the clients alone."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
 from fedaux_pl.algorithms.class_teacher import label_parts
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
-from fedaux_pl.functional import classifier_of_means
+from fedaux_pl.functional import LinearClassifier, classifier_of_means
 from fedaux_pl.functional.class_statistics import known_counts
-from fedaux_pl.scoring import ClassSums, FeatureMap, Privacy, Whitened
+from fedaux_pl.scoring import ClassSums, FeatureMap, Privacy, ReleasedHead, Whitened
 from fedaux_pl.scoring.release import stack_heads
 
 _TEMPERATURE = 0.1  # of the softmax of cosines
@@ -41,15 +43,13 @@ class FedCOF(OneRelease):
 
     def label(self, released: Released) -> dict[str, Tensor]:
         """softmax(<w_c, row> / 0.1)."""
-        classifiers = {}
-        for name in released.reference:
-            heads = released.group(name)
-            if not heads:  # of sites that have never been there
-                continue
+
+        def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
             vectors, sigmas = stack_heads(heads)
             table = vectors.view(len(heads), released.num_classes, -1)
             counts = known_counts(table[..., -1], sigmas)
             sums = table[..., :-1] * (counts > 0)[..., None]
             fitted = classifier_of_means(sums, counts, self.shrinkage)
-            classifiers[name] = fitted.cooled(_TEMPERATURE)
-        return label_parts(released, classifiers)
+            return fitted.cooled(_TEMPERATURE)
+
+        return label_parts(released, fit)

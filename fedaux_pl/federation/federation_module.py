@@ -54,7 +54,13 @@ from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
-from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
+from fedaux_pl.scoring.released_heads import (
+    IN_THE_CLEAR,
+    describe_all,
+    describe_privacy,
+    pack,
+    unpack,
+)
 from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]
@@ -417,11 +423,8 @@ class FederationModule(pl.LightningModule):
         scoring = algorithm.scoring
         if scoring is None or algorithm.trains_clients:
             privacy = None if scoring is None else scoring.privacy
-            options = {} if self.local.privacy is None else {"updates": self._describe_updates()}
-            lines = describe_privacy(self.all_heads, self.total_cost, privacy, **options)
-            if not algorithm.sends_weights:
-                sent = "the predictions on public data and training losses"
-                lines[-1] = f"NOT private: {sent} that clients send in every round"
+            updates = self._describe_updates()
+            lines = describe_privacy(self.all_heads, self.total_cost, privacy, updates)
         else:
             is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
             besides = "" if is_alone else "and what the next line says"
@@ -448,6 +451,11 @@ class FederationModule(pl.LightningModule):
         return [*lines, *self.role.privacy_notes]
 
     def _describe_updates(self) -> list[str]:
+        if not self.algorithm.sends_weights:
+            sent = "the predictions on public data and training losses"
+            return [f"NOT private: {sent} that clients send in every round"]
+        if self.local.privacy is None:
+            return [IN_THE_CLEAR]
         has_releases = self.algorithm.scoring is not None
         rounds = self.trainer.max_epochs or -1
         steps = self.private_steps()

@@ -277,9 +277,8 @@ def load_exported(folder: str | Path) -> ModelEnsemble:
     check_imported([name for name, _, _ in models], str(path))
     loaded = {}
     for name, options, file in models:
-        if (
-            name.startswith(("encoder", "image_encoder")) and "source" in options
-        ):  # its configuration is on the hub
+        is_encoder = name.startswith(("encoder", "image_encoder"))
+        if is_encoder and "source" in options:  # its configuration is on the hub
             raise ConfigurationError(
                 f"{path} has source {options['source']!r}; expected the config of the encoder: "
                 "export the run again"

@@ -20,9 +20,7 @@ _NOT_ROUNDED = (
     "added to"
 )
 
-_IN_THE_CLEAR = (
-    "NOT private: the model updates and training losses that clients send in every round"
-)
+IN_THE_CLEAR = "NOT private: the model updates and training losses that clients send in every round"
 
 
 def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
@@ -99,7 +97,7 @@ def describe_privacy(
     heads: Sequence[ReleasedHead],
     total: PrivacySpent | None = None,
     privacy: Privacy | None = None,
-    updates: Sequence[str] = (_IN_THE_CLEAR,),
+    updates: Sequence[str] = (IN_THE_CLEAR,),
 ) -> list[str]:
     """Return one sentence for each kind of release, for their total and for what is not covered.
 

@@ -199,5 +199,7 @@ def statistics_row_length(length: int, num_classes: int) -> int:
 def triangle(k: int) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return the rows and columns of the upper triangle, and the factors of its entries."""
     above = torch.triu_indices(k, k).unbind()
-    squares = torch.where(above[0] == above[1], 1.0, 2.0)
-    return above, squares.double().sqrt()
+    on_diagonal = above[0] == above[1]
+    # not torch.sqrt, which rounds differently on some CPUs: digests of releases depend on it
+    root = torch.tensor(math.sqrt(2), dtype=torch.float64)
+    return above, torch.where(on_diagonal, 1.0, root)

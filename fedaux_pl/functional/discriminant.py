@@ -71,8 +71,9 @@ def linear_discriminant(
                 [-2.0000,  0.0000]], dtype=torch.float64)
     """
     scales, basis = torch.linalg.eigh(public.view(2 * means.shape[1:]))
-    # rows may vary in fewer directions, or not at all
-    scales = scales.clamp(min=max(1e-9 * float(scales.max()), 1e-30))
+    # rows may vary in fewer directions, or not at all; below 1e-15 of their moment is rounding
+    least = max(1e-9 * float(scales.max()), 1e-15 * float(moment.trace()), 1e-30)
+    scales = scales.clamp(min=least)
     means = means @ basis
     moment = basis.T @ moment @ basis
     mean = priors @ means

@@ -196,7 +196,8 @@ def test_a_search_for_the_worst_pair_stays_below_the_bound(regularization, size,
 def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
     """A lower bound on epsilon from releases on two neighboring data sets."""
     vectors = vector(scorer, rows, labels), vector(scorer, new_rows, new_labels)
-    differ = vectors[0] != vectors[1]  # noise is independent: the other entries tell nothing
+    # by more than rounding; noise is independent, so the other entries tell nothing
+    differ = ~torch.isclose(*vectors)
     vectors = vectors[0][differ], vectors[1][differ]
     budget, sensitivity = Privacy(EPSILON, DELTA), claimed or scorer.sensitivity(len(rows), 0)
     samples = [
@@ -212,7 +213,7 @@ def attack(scorer, rows, labels, new_rows, new_labels, claimed=None):
     [
         *((scorer, pair, 0.45) for scorer, pair in (WORST[0], WORST[3], WORST[4])),
         *(pytest.param(*case, 0.45, marks=pytest.mark.nightly) for case in WORST[5:]),
-        (ScoresAndHead(regularization=10.0), (OPPOSITE, 1), 0.3),
+        (ScoresAndHead(regularization=10.0), (OPPOSITE, 1), 0.25),
     ],
 )
 def test_releases_survive_an_attack_that_is_not_blind(scorer, pair, tight):

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
-from fedaux_pl.functional.discriminant import Discriminant
+from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.release import clients_of, stack_heads
@@ -86,7 +86,7 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
         pooled.priors,
         moment=pooled.moment / records,
         noise=pooled.noise / records,
-        public=torch.cov(rows.T).cpu(),
+        public=shrunk_covariance(rows).cpu(),
     )
     return discriminant.cooled(_TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
 

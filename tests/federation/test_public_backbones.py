@@ -130,7 +130,7 @@ def test_a_student_of_few_photos_has_the_teachers_classifier(kind, tmp_path):
     data = split(2, private=private, auxiliary=photos, negative_fraction=0.5)
     fit(tmp_path, federation, 1, data)
     [entry] = federation.history
-    assert entry["teachers/accuracy"] > 0.55
+    assert entry["teachers/accuracy"] > 0.7
     assert entry[f"averaged_accuracy/{wide}"] > entry["teachers/accuracy"] - 0.05
     assert entry["accuracy"] > entry["teachers/accuracy"] - 0.05
 

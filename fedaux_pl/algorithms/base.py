@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import blend_states, most_votes, pack_logits, unpack_logits
+from fedaux_pl.functional import (
+    LinearClassifier,
+    blend_states,
+    most_votes,
+    pack_logits,
+    unpack_logits,
+)
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
@@ -443,6 +449,13 @@ class Algorithm:
 
     def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return s_i(x) of all clients on each part of the data, shapes (n, N); empty for none."""
+        return {}
+
+    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
+        """Return linear classifiers of rows by architecture, from which the students start.
+
+        Students of other architectures start from a regression on the labels.
+        """
         return {}
 
     def label(self, released: Released) -> dict[str, Tensor]:

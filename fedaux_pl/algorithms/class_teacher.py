@@ -9,7 +9,7 @@ from torch import Tensor
 from fedaux_pl.algorithms.base import Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
-from fedaux_pl.functional.discriminant import Discriminant
+from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.release import clients_of, stack_heads
@@ -20,29 +20,33 @@ _TEMPERATURE = 2.0
 _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
 
 
-def teach_classes(released: Released) -> dict[str, Tensor]:
-    """Return p(c | x) of the discriminant, or of a better classifier, on each part of the data."""
+def classify_rows(released: Released) -> dict[str, LinearClassifier]:
+    """Return the discriminant, or a better classifier, of the rows of each architecture."""
 
     def fit(name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
         return _classifier(released, name, heads)
 
-    return label_parts(released, fit)
+    return fit_classifiers(released, fit)
+
+
+def fit_classifiers(
+    released: Released, fit: Callable[[str, Sequence[ReleasedHead]], LinearClassifier]
+) -> dict[str, LinearClassifier]:
+    """Return a classifier of the rows of each architecture; ``fit`` takes its name and heads."""
+    groups = {name: released.group(name) for name in released.reference}
+    # none of sites that have never been there
+    return {name: fit(name, heads) for name, heads in groups.items() if heads}
 
 
 def label_parts(
-    released: Released, fit: Callable[[str, Sequence[ReleasedHead]], LinearClassifier]
+    released: Released, classifiers: Mapping[str, LinearClassifier]
 ) -> dict[str, Tensor]:
-    """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures.
-
-    ``fit`` makes a classifier of the rows of an architecture from its name and its heads.
-    """
+    """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures."""
+    if not classifiers:
+        return {}
     members: dict[str, list[Tensor]] = {part: [] for part in released.parts}
-    for name in released.reference:
-        heads = released.group(name)
-        if not heads:  # of sites that have never been there
-            continue
-        classifier = fit(name, heads)
-        public_map = heads[0].public_map
+    for name, classifier in classifiers.items():
+        public_map = released.group(name)[0].public_map
         for part, features in released.parts.items():
             rows = public_map.rows(features[name])
             members[part].append(classifier.logits(rows).softmax(dim=1).float())
@@ -82,7 +86,7 @@ def _estimate(released: Released, heads: Sequence[ReleasedHead], rows: Tensor) -
         pooled.priors,
         moment=pooled.moment / records,
         noise=pooled.noise / records,
-        public=torch.cov(rows.T).cpu(),
+        public=shrunk_covariance(rows).cpu(),
     )
     return discriminant.cooled(_TEMPERATURE if noise <= _LITTLE_NOISE else 1.0)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
-from fedaux_pl.algorithms.class_teacher import label_parts
+from fedaux_pl.algorithms.class_teacher import fit_classifiers, label_parts
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier, ridge_classifier, split_statistics
@@ -43,8 +43,8 @@ class Fed3R(OneRelease):
         check_setting("regularization", regularization, is_valid, "be a positive number")
         self.regularization = regularization
 
-    def label(self, released: Released) -> dict[str, Tensor]:
-        """softmax(f / 0.1) of the outputs f of the regression."""
+    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
+        """The regression, its outputs divided by 0.1."""
         rho = _STATISTICS.second_moment
 
         def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
@@ -54,4 +54,8 @@ class Fed3R(OneRelease):
             fitted = ridge_classifier(sums, moment, self.regularization, noise)
             return fitted.cooled(_TEMPERATURE)
 
-        return label_parts(released, fit)
+        return fit_classifiers(released, fit)
+
+    def label(self, released: Released) -> dict[str, Tensor]:
+        """softmax(f / 0.1) of the outputs f of the regression."""
+        return label_parts(released, self.classifiers(released))

@@ -6,10 +6,15 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Ensemble, Released
-from fedaux_pl.algorithms.class_teacher import class_holders, send_classifier, teach_classes
+from fedaux_pl.algorithms.class_teacher import (
+    class_holders,
+    classify_rows,
+    label_parts,
+    send_classifier,
+)
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.algorithms.memory import MAX_ABSENT
-from fedaux_pl.functional import SoftLabelSum
+from fedaux_pl.functional import LinearClassifier, SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
     ClassStatistics,
@@ -98,9 +103,13 @@ class FedAUX(FedDF):
         """The classifier of the class statistics."""
         return send_classifier(released, architecture)
 
+    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
+        """That of the class statistics, if clients release them."""
+        return classify_rows(released) if self.uses_statistics else {}
+
     def label(self, released: Released) -> dict[str, Tensor]:
         """p(c | x), with class statistics."""
-        return teach_classes(released) if self.uses_statistics else {}
+        return label_parts(released, self.classifiers(released))
 
     def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """s_i(x): p(client i | x) with class statistics, else calibrated <w_i, row(x)>."""

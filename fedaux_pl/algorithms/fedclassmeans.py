@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
-from fedaux_pl.algorithms.class_teacher import send_classifier, teach_classes
+from fedaux_pl.algorithms.class_teacher import classify_rows, label_parts, send_classifier
 from fedaux_pl.algorithms.one_release import OneRelease
+from fedaux_pl.functional import LinearClassifier
 from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
 
 
@@ -33,6 +34,10 @@ class FedClassMeans(OneRelease):
         """The classifier of the class statistics."""
         return send_classifier(released, architecture)
 
+    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
+        """The discriminant, or one Newton step from it."""
+        return classify_rows(released)
+
     def label(self, released: Released) -> dict[str, Tensor]:
         """p(c | x) of the classifier."""
-        return teach_classes(released)
+        return label_parts(released, self.classifiers(released))

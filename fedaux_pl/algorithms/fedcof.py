@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
-from fedaux_pl.algorithms.class_teacher import label_parts
+from fedaux_pl.algorithms.class_teacher import fit_classifiers, label_parts
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier, classifier_of_means
@@ -41,8 +41,8 @@ class FedCOF(OneRelease):
         check_setting("shrinkage", shrinkage, is_positive(shrinkage), "be a positive number")
         self.shrinkage = shrinkage
 
-    def label(self, released: Released) -> dict[str, Tensor]:
-        """softmax(<w_c, row> / 0.1)."""
+    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
+        """That of the means, its outputs divided by 0.1."""
 
         def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
             vectors, sigmas = stack_heads(heads)
@@ -52,4 +52,8 @@ class FedCOF(OneRelease):
             fitted = classifier_of_means(sums, counts, self.shrinkage)
             return fitted.cooled(_TEMPERATURE)
 
-        return label_parts(released, fit)
+        return fit_classifiers(released, fit)
+
+    def label(self, released: Released) -> dict[str, Tensor]:
+        """softmax(<w_c, row> / 0.1)."""
+        return label_parts(released, self.classifiers(released))

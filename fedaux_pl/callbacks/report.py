@@ -173,7 +173,10 @@ class FederationReport(FederationCallback):
             self._fitted = folder
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Add the metrics on the test data to the summary of the run that the Trainer fitted."""
+        """Add the metrics on the test data to the summary of the run that the Trainer fitted.
+
+        ``test`` has those of a checkpoint, ``last_test`` those of the model after the last round.
+        """
         if self._fitted is None or not trainer.is_global_zero:
             return
         path = self._fitted / "summary.json"
@@ -183,7 +186,9 @@ class FederationReport(FederationCallback):
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         names = ("accuracy", *pl_module.monitored_metrics)
         tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
-        write_json_atomically(path, _plain({**summary, "test": {**tested, "round": rounds}}))
+        key = "last_test" if trainer.ckpt_path is None else "test"
+        summary[key] = {**tested, "round": rounds}
+        write_json_atomically(path, _plain(summary))
         if table := client_results.client_table(measured):
             _write_table(path.with_name(CLIENTS), table)
 
@@ -299,7 +304,8 @@ def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) ->
     """Write the results so far, with all settings and notes.
 
     ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
-    validation data there is none; ``test`` follows when the best round is tested.
+    validation data there is none; ``last_test`` and ``test`` follow when the last and the best
+    round are tested.
     """
     last = federation.history[-1]
     higher_is_better = federation.monitored_metrics

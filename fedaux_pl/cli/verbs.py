@@ -50,6 +50,8 @@ def fit(args: Sequence[str]) -> FederationCLI:
     outcome = f"{_name(cli)}: {_describe_rounds(history)}"
     measured = last_measured(history)
     if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
+        cli.checkpoint = None  # the model of the last round
+        _run(cli, cli.trainer.test, verbose=False)
         cli.checkpoint = Path(cli.best.best_model_path)
         _run(cli, cli.trainer.test, verbose=False)
         measured = _measured(cli)

@@ -33,7 +33,7 @@ from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.given_h0 import read_h0, same_weights
 from fedaux_pl.federation.metric_log import log_measured, log_round
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.functional import derive_seed, fit_linear_head, sample_clients
+from fedaux_pl.functional import LinearClassifier, derive_seed, fit_linear_head, sample_clients
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.scoring import ReleasedHead
@@ -181,11 +181,20 @@ class Federation(FederationModule):
         self.labels = self.algorithm.label(released)
         self.scores = self.algorithm.score(released, self.labels)  # s_i(x) for x in D_distill
         if self.labels and is_first:  # later, the students' heads have been trained
-            for name, rows in released.reference.items():
-                fitted = fit_linear_head(rows, self.labels["distill"])
-                weight, bias = (x.float() for x in self.processes.broadcast(fitted))
-                head = {"head.weight": weight, "head.bias": bias}
-                self.students[name].load_state_dict(head, strict=False)
+            self._start_heads(released)
+
+    def _start_heads(self, released: Released) -> None:
+        """Give the students the teacher's classifiers, or heads that are fitted to its labels."""
+        classifiers = self.algorithm.classifiers(released)
+        for name, features in released.reference.items():
+            if name in classifiers:
+                public_map = released.group(name)[0].public_map
+                fitted = public_map.linear_head(classifiers[name], features)
+            else:
+                fitted = LinearClassifier(*fit_linear_head(features, self.labels["distill"]))
+            weight, bias = (x.float() for x in self.processes.broadcast(fitted))
+            head = {"head.weight": weight, "head.bias": bias}
+            self.students[name].load_state_dict(head, strict=False)
 
     def extractors(self) -> dict[str, nn.Module]:
         """Return h_0 of each architecture; empty before it is learned."""

@@ -91,9 +91,11 @@ def pool_class_means(
 
     If the counts were known, s_ic = n_ic m_c + noise would give the least-squares estimate
 
-        m_c = sum_i n_ic s_ic / sigma_i^2 / sum_i n_ic^2 / sigma_i^2
+        m_c = sum_i a_ic s_ic / sum_i a_ic n_ic,  a_ic = n_ic / (k sigma_i^2 + n_ic)
 
-    with noise of variance 1 / sum_i n_ic^2 / sigma_i^2. ``known_counts`` are used in their place.
+    if an entry of a row varies by 1 / k: rows have a norm of at most 1. ``known_counts`` are used
+    in place of the counts. Without noise this is the mean of all records, sum_i s_ic / sum_i n_ic.
+
     Returns m_c, shape (C, k), and the variance of its noise, shape (C,), of sums (n, C, k), counts
     (n, C) and the standard deviations of their noise (n,).
 
@@ -102,13 +104,12 @@ def pool_class_means(
         >>> pool_class_means(sums, torch.tensor([[4.0], [0.1]]), sigmas, sigmas)
         (tensor([[2., 0.]]), tensor([0.0625]))
     """
-    variances = sigmas.square()
-    precision = torch.where(sigmas > 0, 1 / variances, 1.0)[:, None]
     known = known_counts(counts, count_sigmas)
-    squares = known.square()
-    total = (squares * precision).sum(dim=0)
-    weighted = torch.einsum("nc,nck->ck", known * precision, sums)
-    noise = (squares * precision.square() * variances[:, None]).sum(dim=0)
+    variances = sigmas.square()[:, None]
+    weights = known / (sums.shape[2] * variances + known.clamp(min=1.0))
+    total = (weights * known).sum(dim=0)
+    weighted = torch.einsum("nc,nck->ck", weights, sums)
+    noise = (weights.square() * variances).sum(dim=0)
     return weighted / total[:, None], noise / total.square()
 
 

@@ -146,3 +146,25 @@ def shrink_covariance(matrix: Tensor, noise: float, public: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh((prior.diag() + factor * rest) / roots)
     floored: Tensor = (vectors * values.clamp(min=_EIGENVALUE)) @ vectors.T * roots
     return floored + (factor * variance).sum(dim=1).sqrt().diag()
+
+
+def shrunk_covariance(rows: Tensor) -> Tensor:
+    """Estimate the covariance of N rows, shape (k, k), also of fewer rows than directions.
+
+    The oracle approximating shrinkage of Chen et al. (2010), as in scikit-learn, is (1 - a) S + a
+    tr S / k I with a = (tr S^2 + (tr S)^2) / (N + 1) / (tr S^2 - (tr S)^2 / k), at most 1. Without
+    it, directions in which so few rows do not vary would seem to have no variance.
+
+    Examples:
+        >>> shrunk_covariance(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.5000]])
+    """
+    length = rows.shape[1]
+    covariance = torch.cov(rows.T, correction=0).view(length, length)
+    trace = covariance.trace()
+    squares = covariance.square().sum()
+    excess = (squares - trace.square() / length).clamp(min=torch.finfo(rows.dtype).tiny)
+    amount = (squares + trace.square()) / ((len(rows) + 1) * excess)
+    identity = torch.eye(length, dtype=rows.dtype, device=rows.device)
+    return torch.lerp(covariance, trace / length * identity, amount.clamp(max=1.0))

@@ -138,7 +138,7 @@ def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str
         are_shares = all("accuracy" in name for name in metrics)
         what = "Test accuracies in %" if are_shares else "Test metrics x 100"
     text = f"{what}, {over}"
-    if any(result.is_validated for result in results):
+    if is_best and any(result.is_validated for result in results):
         text = f"{what} of the round that is best on the validation data"
         if not all(result.is_validated or result.curve.empty for result in results):
             text += f" ({over} where there are none)"

@@ -19,8 +19,8 @@ _WORDS = ("true", "false", "inf", "null")  # labels that say nothing without the
 class Result:
     """What one cell has measured so far; accuracies are in percent, other metrics times 100.
 
-    With validation data the curve is theirs, and ``accuracy`` the one on the test data of the round
-    that is best on the validation data.
+    With validation data the curve is theirs, and ``accuracy`` the one on the test data of the last
+    round or, with "best", of the round that is best on the validation data.
     """
 
     cell: Cell
@@ -118,7 +118,8 @@ def _read(metric: str, cell: Cell) -> Result:
     accuracy = math.nan
     if state == CellState.DONE:
         if is_validated:  # the best round on test data would be chosen by test data
-            accuracy = 100 * float(run.summary["test"].get(column, math.nan))
+            test = "test" if over == "best" else "last_test"
+            accuracy = 100 * float(run.summary[test].get(column, math.nan))
         elif over == "best":
             accuracy = curve.min() if is_lower_better else curve.max()
         elif not curve.empty:

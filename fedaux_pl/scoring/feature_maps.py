@@ -8,14 +8,14 @@ client changes at most one row; the norm of every row is at most 1.
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedaux_pl.errors import check_setting
-from fedaux_pl.functional import bounded_rows
+from fedaux_pl.functional import LinearClassifier, bounded_rows
 
 # Directions with less than this fraction of the largest variance are rounding errors.
 _NEGLIGIBLE = 1e-9
@@ -56,6 +56,21 @@ class PublicMap:
     def rows(self, features: Tensor) -> Tensor:
         """Map features (N, d) to rows of norm at most 1, float64 of shape (N, k)."""
         return bounded_rows(self.project(features), self.bound)
+
+    def linear_head(self, classifier: LinearClassifier, features: Tensor) -> LinearClassifier:
+        """Return the classifier of features that one of rows is, up to their clipping.
+
+        In place of the norm of each row stands one factor, which fits ``features``, (N, d), best.
+        """
+        projected = replace(self, unit=False).project(features)
+        factor = (self.rows(features) * projected).sum() / projected.square().sum()
+        weight = float(factor.nan_to_num()) * classifier.weight
+        if self.directions is not None:
+            weight = weight @ self.directions.T.to(weight)
+        bias = classifier.bias
+        if self.center is not None:
+            bias = bias - weight @ self.center.to(weight)
+        return LinearClassifier(weight, bias)
 
     def private_rows(self, features: Tensor) -> Tensor:
         """As ``rows``; 0 for a record whose features are not finite, and a warning to the client.

@@ -146,9 +146,10 @@ class Cell:
         return CellState.UNFINISHED if any(self.path.glob("runs/*")) else CellState.MISSING
 
     def is_complete(self) -> bool:
-        """Return whether the run has all rounds and, with validation data, its test accuracy."""
+        """Return whether the run has all rounds and, with validation data, both of its tests."""
         run = self.load_run()
-        is_tested = "test" in run.summary or run.values("val/accuracy").empty
+        tests = {"test", "last_test"}
+        is_tested = run.summary.keys() >= tests or run.values("val/accuracy").empty
         return is_tested and int(run.summary.get("rounds", 0)) >= self.rounds
 
     def load_run(self) -> Run:

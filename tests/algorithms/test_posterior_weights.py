@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
-from fedaux_pl.algorithms.class_teacher import class_holders, teach_classes
+from fedaux_pl.algorithms.class_teacher import class_holders, classify_rows, label_parts
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import soft_labels
 from fedaux_pl.scoring import ClassStatistics, Collected, Mean, Privacy, SecureSums, Whitened
@@ -159,7 +159,7 @@ def test_a_sum_without_noise_is_called_one(tmp_path):
 def test_a_class_that_no_client_holds_is_never_predicted():
     algorithm = posterior(epsilon=None)
     sent, labels = released(algorithm, by_class(), classes=4)
-    known = teach_classes(sent)["distill"]
+    known = label_parts(sent, classify_rows(sent))["distill"]
     assert bool(known.isfinite().all())
     assert float(known[:, 3].max()) < 1e-3
     assert bool(algorithm.score(sent, {"distill": known})["distill"].isfinite().all())

@@ -169,7 +169,8 @@ def test_validation_data_have_the_clients_that_hold_them_out(tmp_path):
     tested = trainer.test(federation, datamodule=data, verbose=False)[0]
     assert {"f1", "client_accuracy/west", "worst_client/ece"} <= tested.keys()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["test"]["client_accuracy/west"] == pytest.approx(tested["client_accuracy/west"])
+    last = summary["last_test"]
+    assert last["client_accuracy/west"] == pytest.approx(tested["client_accuracy/west"])
 
 
 @pytest.mark.parametrize(

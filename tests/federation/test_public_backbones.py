@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from fedaux_pl.algorithms import FedAvg, FedClassMeans
+from fedaux_pl.algorithms import Fed3R, FedAvg, FedClassMeans, FedCOF
 from fedaux_pl.data import FederatedDataModule, ImageFolder
 from fedaux_pl.engine import predict_features
 from fedaux_pl.errors import ConfigurationError
@@ -18,7 +18,7 @@ from fedaux_pl.federation.given_h0 import read_h0
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.models import create_for, load_backbone
 from fedaux_pl.scoring import Privacy
-from tests.federations import create, fit
+from tests.federations import FewDigits, create, fit, split
 
 VIT = "timm/test_vit"
 SHUFFLENET = "torchvision/shufflenet_v2_x0_5"
@@ -112,6 +112,27 @@ def test_one_message_on_a_checkpoint_of_timm(tmp_path, capsys, no_training):
     assert_close(predict_features(federation.extractors()[VIT], x), expected)
     assert_close(predict_features(federation.students[VIT], x), expected)  # h is frozen
     assert federation.history[-1]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("kind", [Fed3R, FedClassMeans, FedCOF])
+def test_a_student_of_few_photos_has_the_teachers_classifier(kind, tmp_path):
+    """30 photos do not determine a head of 1,280 features."""
+    wide = "tests.models.own_networks.Wide"
+    federation = create(
+        kind(privacy=Privacy(epsilon=None)),
+        {wide: 2},
+        trained="head",
+        pretraining=Pretraining(epochs=0),
+        model_options={},
+    )
+    private = FewDigits(train=120, test=200)
+    photos = FewDigits(auxiliary=60)
+    data = split(2, private=private, auxiliary=photos, negative_fraction=0.5)
+    fit(tmp_path, federation, 1, data)
+    [entry] = federation.history
+    assert entry["teachers/accuracy"] > 0.7
+    assert entry[f"averaged_accuracy/{wide}"] > entry["teachers/accuracy"] - 0.05
+    assert entry["accuracy"] > entry["teachers/accuracy"] - 0.05
 
 
 def test_a_checkpoint_of_torchvision_is_trained(tmp_path, capsys, no_training):

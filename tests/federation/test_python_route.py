@@ -290,7 +290,7 @@ def test_stopping_on_validation_data(tmp_path):
     assert "accuracy" in metrics
 
 
-def test_the_best_round_on_validation_data_is_tested_once(tmp_path, capsys):
+def test_the_best_round_on_validation_data_and_the_last_are_tested(tmp_path, capsys):
     root = f"--trainer.default_root_dir={tmp_path}"
     options = [
         "--model.clients={resnet8: 2}",
@@ -315,6 +315,10 @@ def test_the_best_round_on_validation_data_is_tested_once(tmp_path, capsys):
     test = FewDigits().test()
     accuracy = (again(test.inputs).argmax(dim=1) == test.targets).float().mean().item()
     assert summary["test"]["accuracy"] == pytest.approx(accuracy)
+    latest = Federation.load_from_checkpoint(folder / "checkpoints" / "last.ckpt")
+    after = (latest(test.inputs).argmax(dim=1) == test.targets).float().mean().item()
+    assert summary["last_test"]["accuracy"] == pytest.approx(after)
+    assert summary["last_test"]["round"] == 3
     printed = capsys.readouterr().out
     assert f"validation accuracy {measured[-1]:.1%} (best over rounds on the validation" in printed
     assert f"of round {len(best['history'])}: {accuracy:.1%}" in printed

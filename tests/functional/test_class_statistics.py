@@ -148,11 +148,24 @@ def test_pooled_means_are_those_of_a_loop(noise):
     known = naive_known(counts, 1.5 * sigmas)
     assert_close(known_counts(counts, 1.5 * sigmas), known)
     for c in range(2):
-        precisions = [1 / s**2 if s > 0 else 1.0 for s in sigmas.tolist()]
-        total = sum(p * n**2 for p, n in zip(precisions, known[:, c].tolist(), strict=True))
-        mean = sum(p * n * s for p, n, s in zip(precisions, known[:, c], sums[:, c], strict=True))
+        total = 0.0
+        mean = torch.zeros(sums.shape[2]).double()
+        variance = 0.0
+        for n, s, sigma in zip(known[:, c].tolist(), sums[:, c], sigmas.tolist(), strict=True):
+            weight = n / (sums.shape[2] * sigma**2 + max(n, 1.0))
+            total += weight * n
+            mean += weight * s
+            variance += (weight * sigma) ** 2
         assert_close(found[c], mean / total)
-        assert float(variances[c]) == pytest.approx(1 / total if noise else 0.0)
+        assert float(variances[c]) == pytest.approx(variance / total**2)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_without_noise_the_means_are_those_of_all_records(noise):
+    _, sums, counts, _ = clients(0.0, count=7)
+    sigmas = torch.full((7,), noise).double()
+    found, _ = pool_class_means(sums, counts, sigmas, sigmas)
+    assert_close(found, sums.sum(dim=0) / counts.sum(dim=0)[:, None], rtol=1e-9, atol=1e-9)
 
 
 def test_counts_are_shrunk_if_noise_explains_more_than_half_of_their_variance():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.testing import assert_close
 
@@ -16,7 +17,11 @@ from fedaux_pl.functional import (
     statistics_sensitivity,
     sum_statistics,
 )
-from fedaux_pl.functional.discriminant import shrink_covariance, shrink_means
+from fedaux_pl.functional.discriminant import (
+    shrink_covariance,
+    shrink_means,
+    shrunk_covariance,
+)
 
 C, K = 4, 6
 
@@ -245,3 +250,13 @@ def test_one_class_has_all_the_probability():
     one = torch.ones(1).double()
     found = linear_discriminant(means, 0.01 * one, one, moment, 0.01, public)
     assert torch.equal(probabilities(found, rows), torch.ones(len(rows), 1).double())
+
+
+@pytest.mark.parametrize(("count", "length"), [(10, 30), (500, 6), (50, 1)])
+def test_the_covariance_of_few_rows_is_that_of_scikit_learn(count, length):
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.linspace(0.1, 3.0, length).double()
+    rows = scales * torch.randn(count, length, generator=generator).double()
+    expected = OAS().fit(rows.numpy()).covariance_
+    assert_close(shrunk_covariance(rows), torch.from_numpy(expected))
+    assert torch.equal(shrunk_covariance(0 * rows), torch.zeros(length, length).double())

@@ -55,23 +55,28 @@ def test_means_over_the_finished_seeds(tmp_path, metric, expected):
 
 
 def test_with_validation_data_the_test_accuracy_counts(tmp_path):
-    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"accuracy": 0.5, "round": 2})
-    groups = collect(sweep(AXES), [resolved(tmp_path, "a", {"method": "A"})])
+    best = {"accuracy": 0.5, "round": 2}
+    last = {"accuracy": 0.4, "round": 3}
+    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test=best, last_test=last)
+    cell = resolved(tmp_path, "a", {"method": "A"})
+    groups = collect(sweep(AXES), [cell])
     [found] = groups[0].results
     assert found.accuracy == 50
+    assert collect(sweep(AXES, metric="last"), [cell])[0].mean == 40
     assert dict(found.curve) == pytest.approx({1: 80, 2: 90, 3: 70})
     text = describe_metric(sweep(AXES), groups)
     assert text.startswith("Test accuracy in % of the round that is best on the validation data:")
     more = group("method=B", 1.0, curve=[1.0], published="2")
-    mixed = describe_metric(sweep(AXES, published={}, metric="last"), [*groups, more])
-    assert "validation data (of the last round where there are none): mean" in mixed
+    mixed = describe_metric(sweep(AXES, published={}), [*groups, more])
+    assert "validation data (best over the rounds where there are none): mean" in mixed
     assert mixed.endswith("(number of seeds); paper: Tab. 1.")
-    last = describe_metric(sweep(AXES, published={}, metric="last"), [more])
-    assert last.startswith("Test accuracy in %, of the last round: mean ±")
+    text = describe_metric(sweep(AXES, published={}, metric="last"), [*groups, more])
+    assert text.startswith("Test accuracy in %, of the last round: mean ±")
 
 
 def test_a_metric_of_the_test_that_is_nan_is_absent(tmp_path):
-    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test={"auroc": "nan"})
+    tested = {"auroc": "nan"}
+    write_run(tmp_path, "a", [0.8, 0.9, 0.7], "val/accuracy", test=tested, last_test=tested)
     [found] = collect(sweep(AXES, metric="last auroc"), [resolved(tmp_path, "a", {"method": "A"})])
     assert (found.results[0].state, len(found.accuracies)) == (CellState.DONE, 0)
 
@@ -123,7 +128,7 @@ def test_any_metric_of_the_runs_counts_and_the_lowest_may_be_the_best(tmp_path):
     assert table.caption.startswith("Test metrics x 100, best over the rounds: mean")
     assert list(cells_table(made, groups).frame)[4] == "client_ece/north"
     tested = {"accuracy": 0.5, "round": 2, "worst_client/accuracy": 0.25}
-    write_run(tmp_path, "C", [0.8, 0.9, 0.7], "val/accuracy", test=tested)
+    write_run(tmp_path, "C", [0.8, 0.9, 0.7], "val/accuracy", test=tested, last_test=tested)
     made = sweep({"method": ["C"]}, metric="last worst_client/accuracy")
     [found] = collect(made, [resolved(tmp_path, "C", {"method": "C"})])
     assert found.mean == 25

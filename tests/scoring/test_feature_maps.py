@@ -1,8 +1,11 @@
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedaux_pl.functional import LinearClassifier
 from fedaux_pl.scoring import Centered, Identity, PublicMap, Whitened
 
 BIG = 2.0**100
@@ -130,3 +133,26 @@ def test_options_out_of_range():
             Whitened(4, whitening)
     with pytest.raises(ValueError, match="dimensions: got 0; expected to be at least 1"):
         Whitened(0)
+
+
+@pytest.mark.parametrize("kind", [Identity(), Centered(), Whitened(4)])
+def test_a_classifier_of_rows_is_one_of_features(kind):
+    x = features()
+    generator = torch.Generator().manual_seed(1)
+    public = dataclasses.replace(kind.fit(x), bound=1000.0)  # nothing is clipped
+    rows = public.rows(x)
+    weight = torch.randn(3, rows.shape[1], generator=generator).double()
+    classifier = LinearClassifier(weight, torch.arange(3.0).double())
+    head = public.linear_head(classifier, x)
+    torch.testing.assert_close(head.logits(x.double()), classifier.logits(rows))
+
+
+def test_one_factor_stands_for_the_norms_of_unit_rows():
+    """The factor f minimizes sum |row - f (h - center)|^2."""
+    x = torch.tensor([[3.0, 4.0], [0.0, 2.0], [0.0, 0.0]]).double()
+    classifier = LinearClassifier(torch.eye(2).double(), torch.zeros(2).double())
+    head = PublicMap(unit=True).linear_head(classifier, x)
+    factor = (5 + 2) / (25 + 4)
+    torch.testing.assert_close(head.weight, factor * torch.eye(2).double())
+    still = PublicMap(unit=True).linear_head(classifier, torch.zeros(3, 2))
+    assert torch.equal(still.weight, torch.zeros(2, 2).double())

@@ -139,6 +139,7 @@ def test_a_cell_that_was_killed_before_its_test_is_tested(tmp_path, monkeypatch)
     assert task.state is CellState.DONE
     (path,) = task.path.glob("runs/*/summary.json")
     summary = json.loads(path.read_text())
+    assert summary["last_test"]["round"] == 1
     path.write_text(json.dumps({k: v for k, v in summary.items() if k != "test"}))
     assert task.state is CellState.UNFINISHED
     assert main(task.command) == 0

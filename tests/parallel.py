@@ -65,7 +65,12 @@ SCENARIOS = {
             "optimizer_state": "carry",
             "local": LocalTraining(batch_size=16, augmentation="crop_flip", schedule="cosine"),
             "distillation": Distillation(
-                batch_size=16, lr=1e-3, augmentation="randaugment", min_share=0.3, blend="vote"
+                batch_size=16,
+                lr=1e-3,
+                augmentation="randaugment",
+                min_share=0.3,
+                blend="vote",
+                fraction=0.6,
             ),
         },
         2,

@@ -69,6 +69,7 @@ class Round:
     seed: int = 0  # for methods that sample
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) on the parts of the data
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # of a teacher made of releases
+    subset: Tensor | None = None  # positions in D_distill of the samples to distill; None for all
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Ensemble:
     memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
     min_share: float = 0.0  # of the weights on a sample, with which a teacher predicts it
+    drawn: Tensor | None = None  # which samples of the part these N are, bool; None for all
 
     @property
     def clients(self) -> Sequence[int]:
@@ -117,7 +119,7 @@ class Ensemble:
             rows = [] if chosen is None else [chosen.nonzero().flatten()]
             logits = self.predict(update.architecture, update.state, *rows)
             if remember:
-                self.memory.remember(client, self.part, logits, chosen)
+                self.memory.remember(client, self.part, logits, self._among_all(chosen))
             return [self.zeros().index_copy(0, rows[0], logits) if rows else logits]
 
         items = self.processes.in_order(
@@ -136,11 +138,24 @@ class Ensemble:
         items = self.processes.in_order(
             list(ages),
             list(absent),
-            compute=lambda client: [absent[client].packed(self.part).to(self.processes.device)],
+            compute=lambda client: [self._take_drawn(absent[client].packed(self.part))],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
             yield client, ages[client], unpack_logits(logits)
+
+    def _among_all(self, chosen: Tensor | None) -> Tensor | None:
+        """Return which of all samples of the part are chosen, from which of these N are."""
+        if self.drawn is None:
+            return chosen
+        if chosen is None:
+            return self.drawn
+        return self.drawn.masked_scatter(self.drawn, chosen)
+
+    def _take_drawn(self, packed: Tensor) -> Tensor:
+        """Return the rows of these N of all samples of the part."""
+        packed = packed.to(self.processes.device)
+        return packed if self.drawn is None else packed[self.drawn]
 
     @cached_property
     def absent_ages(self) -> dict[int, int]:

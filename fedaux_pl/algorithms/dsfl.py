@@ -12,7 +12,7 @@ class DSFL(FedMD):
 
     Clients with different classes disagree, and p(x) says little. A small T reduces its entropy
     (entropy reduction aggregation). All else is as in ``FedMD``. Itahara et al. exchange
-    predictions on a new part of the public data in every round; here it is all of D_distill.
+    predictions on a new part of the public data in every round: set ``distillation.fraction``.
 
     Args:
         temperature: T, above 0.

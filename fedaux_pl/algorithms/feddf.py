@@ -62,16 +62,18 @@ class FedDF(Algorithm):
             if chosen is not None and weights is not None:
                 weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
             total.add(logits, weights)
+        unknown = torch.zeros(ensemble.shape[0], device=ensemble.processes.device)
         for client, age, logits in ensemble.absent_teachers():
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
             chosen = choose(client)
             if chosen is not None:
-                weights = weights * (chosen.to(logits.device) & ~logits[:, 0].isnan())
-                logits = logits.nan_to_num()
-            total.add(logits, weights * self.discount**age)
+                weights = weights * chosen.to(logits.device)
+            is_known = ~logits[:, 0].isnan()
+            unknown = unknown + weights * ~is_known
+            total.add(logits.nan_to_num(), weights * is_known * self.discount**age)
         teachers = [*ensemble.clients, *ensemble.absent_ages]
-        self.add_further_teachers(total, ensemble, teachers)
+        self.add_further_teachers(total, ensemble, teachers, unknown)
         return total.result()
 
     def _choose_samples(self, ensemble: Ensemble) -> Callable[[int], Tensor | None]:
@@ -103,9 +105,12 @@ class FedDF(Algorithm):
         return choose
 
     def add_further_teachers(
-        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int]
+        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int], unknown: Tensor
     ) -> None:
-        """Add teachers that are not clients; ``teachers`` are the clients that teach."""
+        """Add teachers that are not clients; ``teachers`` are the clients that teach.
+
+        ``unknown`` is the sum of v_i(x) of those that have not predicted x, shape (N,).
+        """
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
         """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""

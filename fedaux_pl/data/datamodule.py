@@ -453,12 +453,24 @@ class FederatedDataModule(pl.LightningDataModule):
         return weights.to(targets.device)
 
     def distill_batches(
-        self, targets: Tensor, batch_size: int, seed: int = 0, labeled: bool = False, **options: Any
+        self,
+        targets: Tensor,
+        batch_size: int,
+        seed: int = 0,
+        labeled: bool = False,
+        subset: Tensor | None = None,
+        **options: Any,
     ) -> TensorBatches:
-        """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels."""
+        """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels.
+
+        ``subset`` holds the positions of the samples that the soft labels are of; None for all.
+        """
         options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
+        if subset is not None:
+            zeros = targets.new_zeros(len(self.distill_inputs), *targets.shape[1:])
+            targets = zeros.index_copy(0, subset.to(zeros.device), targets)
         tensors = (targets, self.distill_labels) if labeled else (targets,)
-        return TensorBatches(self.distill_inputs, *tensors, **options)
+        return TensorBatches(self.distill_inputs, *tensors, subset=subset, **options)
 
     def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
         """Return shuffled batches (inputs,) of D_aux, of 2 samples or more."""

@@ -33,7 +33,13 @@ from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.given_h0 import read_h0, same_weights
 from fedaux_pl.federation.metric_log import log_measured, log_round
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.functional import LinearClassifier, derive_seed, fit_linear_head, sample_clients
+from fedaux_pl.functional import (
+    LinearClassifier,
+    derive_seed,
+    fit_linear_head,
+    sample_clients,
+    subset_size,
+)
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import load_backbone
 from fedaux_pl.scoring import ReleasedHead
@@ -231,9 +237,9 @@ class Federation(FederationModule):
                 with self.timed("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
                     soft_labels = self.server.soft_labels(round_)
                 with self.timed("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
-                    distilled, losses = self.server.distill(t, averages, soft_labels)
+                    distilled, losses = self.server.distill(round_, soft_labels)
                     if not self.algorithm.sends_weights:
-                        self.server.digest(t, updates, soft_labels)
+                        self.server.digest(round_, updates, soft_labels)
                     # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
                     ask = partial(self.pool.vote, t)
                     students, chosen = self.server.blend(averages, distilled, ask)
@@ -350,7 +356,8 @@ class Federation(FederationModule):
         votes = round_metrics.vote_traffic(self.metrics, self.students.state_dict())
         models = round_metrics.model_bytes(updates, self.head_only)
         if not self.algorithm.sends_weights:  # predictions, and soft labels back
-            models = 4 * len(updates) * len(self.data.distill_inputs) * len(self.classes)
+            samples = subset_size(len(self.data.distill_inputs), self.distillation.fraction)
+            models = 4 * len(updates) * samples * len(self.classes)
         self.metrics |= round_metrics.traffic(
             updates, payloads, models, self.processes, before, votes
         )

@@ -16,6 +16,7 @@ from fedaux_pl.federation.averaging import average_payloads, average_updates, tr
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
+from fedaux_pl.functional import sample_subset
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import DistillationModule
 
@@ -106,8 +107,23 @@ class Server:
             name: [key for key, _ in model.named_buffers() if key in averages[name]]
             for name, model in self.models.items()
         }
-        seed = self.context.derive_seed(SeedPurpose.ENSEMBLE, number)
-        return Round(number, updates, clients, averages, buffers, seed, **released)
+        return Round(
+            number,
+            updates,
+            clients,
+            averages,
+            buffers,
+            seed=self.context.derive_seed(SeedPurpose.ENSEMBLE, number),
+            subset=self.subset(number),
+            **released,
+        )
+
+    def subset(self, round_: int) -> Tensor | None:
+        """Return the positions of D_distill that a round distills on; None for all."""
+        if self.settings.fraction == 1 or not self.algorithm.distills:
+            return None
+        seed = self.context.derive_seed(SeedPurpose.DISTILLED_SUBSET, round_)
+        return sample_subset(len(self.inputs("distill")), self.settings.fraction, seed)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -143,7 +159,7 @@ class Server:
         return logits.float()
 
     def soft_labels(self, round_: Round) -> Tensor:
-        """Return the soft labels on D_distill, shape (N, C)."""
+        """Return the soft labels on D_distill, or on the round's subset, shape (N, C)."""
         self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
             soft_labels = self._aggregate(round_, "distill", lambda _: stage.update(1))
@@ -214,8 +230,22 @@ class Server:
 
         ``on_prediction`` gets the logits of each model that this process predicts with.
         """
+        size = len(self.inputs(part))
+        scores = round_.scores.get(part)
+        labels = round_.labels.get(part)
+        subset = round_.subset if part == "distill" else None
+        drawn = None
+        if subset is not None:
+            subset = subset.to(self.context.processes.device)
+            drawn = torch.zeros(size, dtype=torch.bool, device=subset.device)
+            drawn[subset] = True
+            scores = None if scores is None else scores[:, subset]
+            labels = None if labels is None else labels[subset]
+            size = len(subset)
 
         def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
+            if subset is not None:
+                rows = subset if rows is None else subset[rows]
             logits = self.predict(architecture, state, part, rows)
             on_prediction(logits)
             return logits
@@ -223,29 +253,30 @@ class Server:
         ensemble = Ensemble(
             round_,
             predict,
-            shape=(len(self.inputs(part)), len(self.context.data.classes)),
-            scores=round_.scores.get(part),
-            labels=round_.labels.get(part),
+            shape=(size, len(self.context.data.classes)),
+            scores=scores,
+            labels=labels,
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
             # evaluations compare the votes of all teachers
             min_share=self.settings.min_share if part == "distill" else 0.0,
+            drawn=drawn,
         )
         return self.algorithm.soft_labels(ensemble)
 
     def distill(
-        self, round_: int, averages: Mapping[str, State], soft_labels: Tensor
+        self, round_: Round, soft_labels: Tensor
     ) -> tuple[dict[str, State], dict[str, float]]:
         """Return the weights of each student, trained from its average, and the losses to log."""
         results: dict[str, StageResult] = {}
-        mine = self.context.processes.local(list(enumerate(averages)))
+        mine = self.context.processes.local(list(enumerate(round_.averages)))
         total = self.settings.epochs * len(mine)
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
-                seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_, number)
+                seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_.number, number)
                 job = replace(
-                    self._job(round_, averages[name], soft_labels, seed),
+                    self._job(round_, round_.averages[name], soft_labels, seed),
                     optimizer_state=self.context.carried.server_optimizers.get(name),
                     keep_optimizer=self.context.carry_optimizers,
                 )
@@ -255,7 +286,7 @@ class Server:
         results = self.context.processes.merge(results)
         states: dict[str, State] = {}
         losses: dict[str, float] = {}
-        for name in averages:
+        for name in round_.averages:
             result = results[name]
             states[name] = result.state
             losses[f"distillation_loss/{name}"] = result.loss
@@ -263,19 +294,20 @@ class Server:
                 self.context.carried.server_optimizers[name] = result.optimizer_state
         return states, losses
 
-    def _job(self, round_: int, state: State, soft_labels: Tensor, seed: int) -> Job:
+    def _job(self, round_: Round, state: State, soft_labels: Tensor, seed: int) -> Job:
         """Return the distillation of a model with given weights."""
         batches = self.context.data.distill_batches(
             soft_labels,
             self.settings.batch_size,
-            round_,
+            round_.number,
             labeled=self.settings.hard_labels > 0,
+            subset=round_.subset,
             augmentation=self.settings.augment,
         )
-        lr = self.context.lr_of(self.settings, round_)
+        lr = self.context.lr_of(self.settings, round_.number)
         return Job(batches, self.settings.epochs, seed, state, keep_optimizer=False, lr=lr)
 
-    def digest(self, round_: int, updates: Sequence[Update], soft_labels: Tensor) -> None:
+    def digest(self, round_: Round, updates: Sequence[Update], soft_labels: Tensor) -> None:
         """Let clients that keep their models train on the soft labels (FedMD).
 
         The server computes it for them in a simulation; ``updates`` are those of this process.
@@ -283,7 +315,7 @@ class Server:
         digested: dict[int, State] = {}
         with self.context.progress.stage("digestion", len(updates), "client") as stage:
             for update in updates:
-                seed = self.context.derive_seed(SeedPurpose.DIGESTION, round_, update.client)
+                seed = self.context.derive_seed(SeedPurpose.DIGESTION, round_.number, update.client)
                 job = self._job(round_, update.state, soft_labels, seed)
                 [result] = self.context.runner.run_all(self.distillers[update.architecture], [job])
                 digested[update.client] = result.state

@@ -245,6 +245,65 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
     torch.testing.assert_close(found[3], logits(3)[3].softmax(dim=0))
 
 
+def naive_labels(weights, teachers, samples):
+    """The soft labels of these samples; ``teachers`` has logits by client and sample."""
+    labels = []
+    for sample in samples:
+        known = [client for client in teachers if sample in teachers[client]]
+        total = sum(weights[client][sample] * teachers[client][sample] for client in known)
+        labels.append((total / sum(weights[client][sample] for client in known)).softmax(dim=0))
+    return torch.stack(labels)
+
+
+@pytest.mark.parametrize("min_share", [0.0, 0.1])
+@pytest.mark.parametrize("scored", [True, False])
+def test_each_round_draws_other_samples(scored, min_share):
+    """Teachers predict what is drawn; absent ones have no part in what they have not predicted."""
+    discount = 0.5
+    algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
+    memory = TeacherMemory(discount=discount)
+    drawn = {1: [0, 1, 4], 2: [1, 3], 3: [0, 1, 2, 4]}
+    clients = {1: [0, 2], 2: [1], 3: [3]}
+    given = SCORES if scored else torch.ones(4, 5)
+    teachers = {}  # logits by client and sample, of the last round of a client
+    last = {}
+    for round_, samples in drawn.items():
+        mask = torch.zeros(5, dtype=torch.bool)
+        mask[samples] = True
+        asked = []
+        ensemble = Ensemble(
+            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients[round_]]),
+            predict_some(asked, *(logits(client)[samples] for client in clients[round_])),
+            (len(samples), 3),
+            SCORES[:, samples] if scored else None,
+            memory=memory,
+            min_share=min_share,
+            drawn=mask,
+        )
+        found = algorithm.soft_labels(ensemble)
+        ages = {client: round_ - last[client] for client in last} | dict.fromkeys(
+            clients[round_], 0
+        )
+        weights = torch.stack([given[c] * discount ** ages.get(c, 0) for c in range(4)])
+        shares = weights / weights[list(ages)].sum(dim=0)
+        least = min(min_share, 0.5 / len(ages)) if scored else 0.0
+        is_large = shares >= least
+        is_large[clients[round_]] |= weights[clients[round_]] == weights[clients[round_]].amax(
+            dim=0
+        )
+        for client in clients[round_]:
+            last[client] = round_
+            own = logits(client)
+            teachers[client] = {i: own[i] for i in samples if is_large[client, i]}
+        counted = weights * is_large
+        torch.testing.assert_close(found, naive_labels(counted, teachers, samples))
+        memory.commit(round_, clients[round_])
+        for client in clients[round_]:  # as the memory keeps them
+            teachers[client] = {i: kept(client)[i] for i in teachers[client]}
+    assert memory.stored[0].logits["distill/chosen"].sum() <= 3
+    assert asked == [None] if not (scored and min_share) else [[0, 1, 2, 3]]
+
+
 def test_no_share_is_too_large_for_many_teachers_or_none():
     """Of equal weights all count, however many; without a present client the memory teaches."""
     asked, memory, equal = [], TeacherMemory(), torch.full((200, 5), 0.5)

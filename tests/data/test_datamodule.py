@@ -122,6 +122,10 @@ def test_distillation_inputs_and_targets_stay_aligned():
         assert (x[:, 0, 0, 0].float() == y).all()
         seen += identity(x)
     assert sorted(seen) == identity(module.distill_inputs)
+    subset = torch.tensor([1, 4, 5])
+    [(x, y)] = module.distill_batches(targets[subset], batch_size=3, subset=subset)
+    assert (x[:, 0, 0, 0].float() == y).all()
+    assert sorted(y.tolist()) == targets[subset].tolist()
 
 
 def test_setup_loads_once():

@@ -11,9 +11,16 @@ import torch.nn.functional as F
 from fedaux_pl.algorithms import DSFL, FedAvg, FedBN, FedDF, FedMD
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
+from fedaux_pl.engine import SeedPurpose
 from fedaux_pl.errors import DataError
 from fedaux_pl.federation.settings import Distillation, LocalTraining
-from fedaux_pl.functional import distillation_loss, pack_logits, unpack_logits
+from fedaux_pl.functional import (
+    derive_seed,
+    distillation_loss,
+    pack_logits,
+    sample_subset,
+    unpack_logits,
+)
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from tests import federations
@@ -55,11 +62,13 @@ class PlainRounds:
         if exchanges_models:
             students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
-            targets = self._soft_labels(round_, teachers)
+            subset = self._subset(round_)
+            targets = self._soft_labels(round_, teachers, subset)
 
             def distill(name, state):
                 batches = self.data.distill_batches(
                     targets, distillation.batch_size, round_, distillation.hard_labels > 0,
+                    subset if distillation.fraction < 1 else None,
                     augmentation=distillation.augment,
                 )  # fmt: skip
                 return self._train(name, state, distillation, batches, round_)
@@ -101,32 +110,47 @@ class PlainRounds:
                 optimizer.step()
         return {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
 
+    def _subset(self, round_):
+        count = len(self.data.distill_inputs)
+        fraction = self.federation.distillation.fraction
+        if fraction == 1:
+            return torch.arange(count)
+        seed = derive_seed(self.federation.seed, SeedPurpose.DISTILLED_SUBSET, round_)
+        return sample_subset(count, fraction, seed)
+
     @torch.no_grad()
-    def _predict(self, name, state):
+    def _predict(self, name, state, subset):
         model = self.models[name].eval()
         model.load_state_dict(state)
-        return model(self.data.distill_inputs).float()
+        return model(self.data.distill_inputs[subset]).float()
 
-    def _soft_labels(self, round_, teachers):
+    def _soft_labels(self, round_, teachers, subset):
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
-        own = [(t.client, 1.0, self._predict(t.name, t.state)) for t in teachers]
+        own = [(t.client, 1.0, self._predict(t.name, t.state, subset)) for t in teachers]
         if isinstance(algorithm, DSFL):
             mean = sum(logits.softmax(dim=-1) for *_, logits in own) / len(own)
             return (mean / 0.1).softmax(dim=-1)
         remembered = []
         for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
             last_round, logits = self.memory[client]
-            remembered.append((client, algorithm.discount ** (round_ - last_round), logits))
-        weighted, weight, squares = torch.zeros(()), torch.zeros(()), torch.zeros(())
+            discount = algorithm.discount ** (round_ - last_round)
+            remembered.append((client, discount, logits[subset]))
+        weighted, weight = torch.zeros(()), torch.zeros(())
+        total, squares = torch.zeros(()), torch.zeros(())
         for client, discount, logits in own + remembered:
-            score = torch.ones_like(logits[:, 0]) if scores is None else scores[client]
-            weighted = weighted + (score * discount)[:, None] * logits
-            weight = weight + score * discount
+            score = torch.ones(len(self.data.distill_inputs)) if scores is None else scores[client]
+            known = ~logits[:, 0].isnan()
+            weighted = weighted + (score[subset] * known * discount)[:, None] * logits.nan_to_num()
+            weight = weight + score[subset] * known * discount
+            total = total + score * discount
             squares = squares + (score * discount).square()
-        self.effective_teachers = float((weight.square() / squares).mean())
+        self.effective_teachers = float((total.square() / squares).mean())
         if algorithm.remember:
-            self.memory |= {i: (round_, unpack_logits(pack_logits(f))) for i, _, f in own}
+            for client, _, logits in own:
+                everywhere = torch.full((len(self.data.distill_inputs), 10), torch.nan)
+                everywhere[subset] = unpack_logits(pack_logits(logits))
+                self.memory[client] = round_, everywhere
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 
@@ -181,20 +205,21 @@ class ComparePlain(FederationCallback):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "changed"),
+    ("algorithm", "changed", "fraction"),
     [
-        (FedAvg(), False),
-        (FedDF(), False),
-        (FedDF(), True),
-        (paper_fedaux(), False),
-        (paper_fedaux(remember=True, discount=0.9), False),
-        (FedMD(), True),
-        (DSFL(), False),
+        (FedAvg(), False, 1.0),
+        (FedDF(), False, 1.0),
+        (FedDF(), True, 1.0),
+        (paper_fedaux(), False, 1.0),
+        (paper_fedaux(remember=True, discount=0.9), False, 1.0),
+        (paper_fedaux(remember=True, discount=0.9), False, 0.6),
+        (FedMD(), True, 0.5),
+        (DSFL(), False, 1.0),
     ],
-    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "FedMD", "DSFL"],
+    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction", "FedMD", "DSFL"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, tmp_path):
-    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
+def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction, tmp_path):
+    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3, "fraction": fraction}
     distilled |= local
     if changed:
         local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}

@@ -105,6 +105,10 @@ class PoissonBatches:
             numbers.append(torch.from_numpy(drawn.reshape(len(index), columns)))
         return positions, numbers
 
+    def positions(self, epoch: int) -> list[Tensor]:
+        """The positions of the samples of each batch, on the CPU."""
+        return self.draw_epoch(epoch)[0]
+
     def _random_source(self, epoch: int) -> Draw:
         if self.seed is None:
             return secret_integers

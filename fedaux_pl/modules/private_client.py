@@ -1,7 +1,9 @@
 """Local training of a client by DP-SGD (Abadi et al. 2016)."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -103,10 +105,7 @@ class PrivateClientModule(ClientModule):
         return loss / noise.batch_size + product - product.detach()
 
     def sample_gradients(self, x: Tensor, labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the gradients of each sample, shapes (N, size), and its loss, shape (N,).
-
-        They are computed in float32, whatever the precision.
-        """
+        """Return the gradients of each sample, shapes (N, size), and its loss, shape (N,)."""
         trained = self.sample_parameters()
 
         def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
@@ -116,15 +115,21 @@ class PrivateClientModule(ClientModule):
             return value * (label >= 0)
 
         each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-        # vmap has no rules for a frozen BatchNorm in half precision and for fused attention
-        in_float32 = torch.autocast(x.device.type, enabled=False)
-        with in_float32, sdpa_kernel(SDPBackend.MATH):
+        # vmap has no rules for fused attention
+        with self.sample_precision(x), sdpa_kernel(SDPBackend.MATH):
             gradients, losses = each(trained, x, labels)
         return [gradients[key].flatten(start_dim=1) for key in trained], losses
 
     def sample_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of which samples have gradients, by name."""
         return {key: value.detach() for key, value in self._trained_parameters().items()}
+
+    def sample_precision(self, x: Tensor) -> AbstractContextManager[Any]:
+        """Return the context of the gradients of samples, float32 whatever the precision.
+
+        ``vmap`` has no rules for a frozen BatchNorm in half precision.
+        """
+        return torch.autocast(x.device.type, enabled=False)
 
     def weighted_sum(self, rows: Tensor, scales: Tensor) -> Tensor:
         """Return the float32 sum of rows (N, size), each times its scale; 0 leaves out NaN."""
@@ -148,4 +153,5 @@ def clip_scales(gradients: Sequence[Tensor], clip_norm: float) -> Tensor:
     """
     norms = [torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32) for rows in gradients]
     norm = torch.stack(norms).norm(dim=0)
-    return (clip_norm * (1 - _MARGIN) / norm).clamp(max=1.0).where(norm.isfinite(), 0)
+    scales: Tensor = clip_norm * (1 - _MARGIN) / norm
+    return scales.clamp(max=1.0).where(norm.isfinite(), 0)

@@ -85,3 +85,24 @@ def test_convolutions_have_the_precision_of_autocast(model):
     one, other = torch.cat(rows, dim=1), torch.cat(expected, dim=1)
     assert (one - other).norm() < 0.1 * other.norm()
     assert not one[-1].any()  # padding
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("enabled", "tolerance"), [(False, 0.01), (True, 0.1)])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_clipped_sums_on_the_gpu(norm, enabled, tolerance):
+    """In bf16, or in float32 with TensorFloat-32; a sample without finite gradients is left out."""
+    client, fast = create("resnet8", model_options={"norm": norm})
+    fast.cuda().to(memory_format=torch.channels_last)
+    images = IMAGES.clone()
+    images[1] = torch.inf
+
+    def train(module, device):
+        module.set_noise(GradientNoise(1.0, 0.0, batch_size=4))
+        with torch.autocast(device, torch.bfloat16, enabled=enabled and device == "cuda"):
+            module.training_step((images.to(device), LABELS.to(device)), 0).backward()
+        return torch.cat([p.grad.flatten().cpu() for p in module.parameters()])
+
+    one, other = train(client, "cpu"), train(fast, "cuda")
+    assert other.isfinite().all()
+    assert (one - other).norm() < tolerance * one.norm()

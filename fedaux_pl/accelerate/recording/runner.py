@@ -147,12 +147,11 @@ class CudaRunner(StageRunner):
         self, module: pl.LightningModule, job: Job, others: int
     ) -> Replicas | None:
         batches = cast("TensorBatches | PoissonBatches", job.batches)
-        is_private = isinstance(batches, PoissonBatches)
+        is_padded = isinstance(batches, PoissonBatches)
         if job.noise is not None:
             module.set_noise(job.noise)  # type: ignore[operator]
         module.train()
-        positions = batches.draw_epoch(0)[0] if is_private else batches.positions(0)
-        index = max(positions, key=len)
+        index = max(batches.positions(0), key=len)
         batch = tuple(tensor[index] for tensor in batches.tensors)
         self.reset_scaler()
         if self.scaler:  # replicas would share its scale
@@ -173,7 +172,7 @@ class CudaRunner(StageRunner):
         is_fixed = (
             torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
         )
-        if not is_fixed and not is_private:
+        if not is_fixed and not is_padded:
             with self.trainer.strategy.precision_plugin.train_step_context():
                 encoder = find_packable(module, batch[0])
         return Replicas(

@@ -96,6 +96,11 @@ def ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
+def round_up(number: int, multiple: int) -> int:
+    """The smallest multiple that is at least ``number``."""
+    return ceil_div(number, multiple) * multiple
+
+
 def next_power_of_two(number: int, least: int = 1) -> int:
     """The smallest power of two that is at least ``number`` and ``least``."""
     return max(least, 1 << (number - 1).bit_length())

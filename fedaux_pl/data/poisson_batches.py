@@ -1,5 +1,6 @@
 """Batches of DP-SGD: every step draws each sample on its own, with the same probability."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 
@@ -63,30 +64,58 @@ class PoissonBatches:
     def __len__(self) -> int:
         return self.steps
 
+    @property
+    def expected_size(self) -> int:
+        """The expected number of samples of a batch, at least 1."""
+        return max(1, round(self.rate * len(self.subset)))
+
+    @property
+    def size_step(self) -> int:
+        """The standard deviation of the size of a batch, rounded up to a multiple of 8."""
+        return 8 * math.ceil(math.sqrt(self.expected_size) / 8)
+
+    @property
+    def batch_size(self) -> int:
+        """More samples than a batch has: the probability of a larger one is below 1e-30."""
+        return self.expected_size + 16 * self.size_step
+
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        draw = self._random_source()
-        device = self.tensors[0].device
-        positions = [self._draw_batch(draw).to(device) for _ in range(self.steps)]
+        positions, numbers = self.draw_epoch(self.epoch)
         self.epoch += 1
+        device = self.tensors[0].device
+        positions = [index.to(device) for index in positions]
         inputs = read_batches(self.tensors[0], positions)
-        for index, images in zip(positions, inputs, strict=True):
+        for index, images, drawn in zip(positions, inputs, numbers, strict=True):
             if self.augmentation is not None and len(images):
-                images = self._augment(images, self.augmentation, draw)
+                images = self.augmentation(images, drawn.to(device))
             yield (images, *(tensor[index] for tensor in self.tensors[1:]))
 
-    def _random_source(self) -> Draw:
+    def draw_epoch(self, epoch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Draw the batches of an epoch, on the CPU.
+
+        Returns the positions of the samples of each batch, shape (N,), and the random numbers of
+        their augmentation, shape (N, numbers).
+        """
+        draw = self._random_source(epoch)
+        positions = [self._draw_batch(draw) for _ in range(self.steps)]
+        columns = 0 if self.augmentation is None else self.augmentation.numbers
+        numbers = []
+        for index in positions:
+            drawn = (draw(len(index) * columns) >> np.uint64(33)).astype(np.int64)
+            numbers.append(torch.from_numpy(drawn.reshape(len(index), columns)))
+        return positions, numbers
+
+    def positions(self, epoch: int) -> list[Tensor]:
+        """The positions of the samples of each batch, on the CPU."""
+        return self.draw_epoch(epoch)[0]
+
+    def _random_source(self, epoch: int) -> Draw:
         if self.seed is None:
             return secret_integers
-        generator = np.random.default_rng(derive_seed(self.seed, self.epoch))
+        generator = np.random.default_rng(derive_seed(self.seed, epoch))
         return lambda count: generator.integers(2**64, size=count, dtype=np.uint64)
 
     def _draw_batch(self, draw: Draw) -> Tensor:
         largest = min(int(self.rate * 2**64), 2**64) - 1
         is_drawn = draw(len(self.subset)) <= np.uint64(largest)
         return self.subset[torch.from_numpy(is_drawn)]
-
-    @staticmethod
-    def _augment(images: Tensor, augmentation: Augmentation, draw: Draw) -> Tensor:
-        shape = len(images), augmentation.numbers
-        numbers = (draw(shape[0] * shape[1]) >> np.uint64(33)).astype(np.int64).reshape(shape)
-        return augmentation(images, torch.from_numpy(numbers).to(images.device))

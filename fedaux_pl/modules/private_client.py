@@ -1,7 +1,9 @@
 """Local training of a client by DP-SGD (Abadi et al. 2016)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +25,14 @@ class GradientNoise:
     Attributes:
         clip_norm: The largest norm of the gradient of a sample.
         multiplier: The standard deviation of the noise of their sum, relative to ``clip_norm``.
-        batch_size: The expected number of samples of a batch, by which the sum is divided.
+        batch_size: The expected number of samples of a batch, by which the sum is divided. Both are
+            tensors where captured steps (CUDA graphs) read them.
         secret: Whether the noise comes from the operating system, not from PyTorch's generators.
     """
 
     clip_norm: float
-    multiplier: float
-    batch_size: float
+    multiplier: float | Tensor
+    batch_size: float | Tensor
     secret: bool = False
 
     def mean(self, total: Tensor) -> Tensor:
@@ -41,7 +44,7 @@ class GradientNoise:
         if not self.secret:
             return (total + sigma * torch.randn_like(total)) / self.batch_size
         noise = secret_normal(len(total)).to(total.device)
-        noisy = round_to_grid(total.double() + sigma * noise, sigma)
+        noisy = round_to_grid(total.double() + sigma * noise, float(sigma))
         return (noisy / self.batch_size).to(total.dtype)
 
 
@@ -52,7 +55,8 @@ class PrivateClientModule(ClientModule):
     the expected size of a batch. Batches are those of ``PoissonBatches``; ``set_noise`` comes
     before the first one. All else, such as Adam's moments and a proximal term, depends on the data
     through these gradients alone. A sample whose gradient is not finite counts as 0, so that no
-    record can stop the training. ``train/loss`` has no guarantee.
+    record can stop the training. A negative label pads a batch: it counts as 0, too.
+    ``train/loss`` has no guarantee.
 
     Examples:
         >>> options = {"width": 0.125, "norm": "group"}
@@ -63,10 +67,20 @@ class PrivateClientModule(ClientModule):
     """
 
     noise: GradientNoise | None = None
+    noise_numbers: Tensor
 
     def set_noise(self, noise: GradientNoise) -> None:
-        """Set the noise of the following batches."""
-        self.noise = noise
+        """Set the noise of the following batches, in place: captured steps read its numbers."""
+        if noise.secret:  # steps are not captured, and its grid needs 64 bits
+            self.noise = noise
+            return
+        numbers = torch.tensor([noise.multiplier, noise.batch_size], device=self.device)
+        if hasattr(self, "noise_numbers"):
+            self.noise_numbers.copy_(numbers)
+        else:
+            self.register_buffer("noise_numbers", numbers, persistent=False)
+        multiplier, batch_size = self.noise_numbers
+        self.noise = replace(noise, multiplier=multiplier, batch_size=batch_size)
 
     def data_loss(self, batch: Sequence[Tensor]) -> Tensor:
         """Return the mean loss; its gradient is the private one.
@@ -84,46 +98,60 @@ class PrivateClientModule(ClientModule):
         for x, labels in zip(*(torch.split(part, _CHUNK) for part in batch[:2]), strict=True):
             if len(labels):
                 gradients, losses = self.sample_gradients(x, labels)
-                total += clipped_sum(gradients, noise.clip_norm)
+                scales = clip_scales(gradients, noise.clip_norm)
+                total += torch.cat([self.weighted_sum(rows, scales) for rows in gradients])
                 loss += losses.nan_to_num(0.0, 0.0, 0.0).sum()
         product = (flat * noise.mean(total)).sum()
         return loss / noise.batch_size + product - product.detach()
 
     def sample_gradients(self, x: Tensor, labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the gradients of each sample, shapes (N, size), and its loss, shape (N,).
-
-        They are computed in float32, whatever the precision.
-        """
-        trained = {key: value.detach() for key, value in self._trained_parameters().items()}
+        """Return the gradients of each sample, shapes (N, size), and its loss, shape (N,)."""
+        trained = self.sample_parameters()
 
         def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self.model, parameters, (image[None],))
-            return F.cross_entropy(logits, label[None], label_smoothing=self.label_smoothing)
+            target = label.clamp(min=0)[None]
+            value = F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
+            return value * (label >= 0)
 
         each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-        # vmap has no rules for a frozen BatchNorm in half precision and for fused attention
-        in_float32 = torch.autocast(x.device.type, enabled=False)
-        with in_float32, sdpa_kernel(SDPBackend.MATH):
+        # vmap has no rules for fused attention
+        with self.sample_precision(x), sdpa_kernel(SDPBackend.MATH):
             gradients, losses = each(trained, x, labels)
         return [gradients[key].flatten(start_dim=1) for key in trained], losses
 
+    def sample_parameters(self) -> dict[str, Tensor]:
+        """Return the parameters of which samples have gradients, by name."""
+        return {key: value.detach() for key, value in self._trained_parameters().items()}
 
-def clipped_sum(gradients: Sequence[Tensor], clip_norm: float) -> Tensor:
-    """Return the sum of the gradients of samples, each scaled down to a norm if it is longer.
+    def sample_precision(self, x: Tensor) -> AbstractContextManager[Any]:
+        """Return the context of the gradients of samples, float32 whatever the precision.
 
-    ``gradients`` of each parameter have a row for each sample; the result joins all parameters. A
-    sample whose norm is not finite counts as 0. Norms stay below the bound by more than rounding
-    errors.
+        ``vmap`` has no rules for a frozen BatchNorm in half precision.
+        """
+        return torch.autocast(x.device.type, enabled=False)
+
+    def weighted_sum(self, rows: Tensor, scales: Tensor) -> Tensor:
+        """Return the float32 sum of rows (N, size), each times its scale; 0 leaves out NaN."""
+        is_used = scales > 0
+        if not bool(is_used.all()):
+            rows = rows.where(is_used[:, None], 0)
+        # no matrix products: autocast and TF32 would round them to more than the bound
+        return (scales[:, None] * rows).sum(dim=0)
+
+
+def clip_scales(gradients: Sequence[Tensor], clip_norm: float) -> Tensor:
+    """Return the factor of each sample, shape (N,), with which its norm is at most ``clip_norm``.
+
+    ``gradients`` of each parameter have a row for each sample, in any precision. A sample whose
+    norm is not finite has the factor 0. Norms stay below the bound by more than rounding errors.
 
     Examples:
         >>> weight = torch.tensor([[3.0, 4.0], [0.3, 0.0], [torch.inf, 0.0]])
-        >>> clipped_sum([weight, torch.zeros(3, 1)], clip_norm=1.0)
-        tensor([0.8999, 0.7999, 0.0000])
+        >>> clip_scales([weight, torch.zeros(3, 1)], clip_norm=1.0)
+        tensor([0.2000, 1.0000, 0.0000])
     """
-    norms = torch.stack([rows.norm(dim=1) for rows in gradients]).norm(dim=0)
-    is_finite = norms.isfinite()
-    if not bool(is_finite.all()):
-        gradients = [rows.where(is_finite[:, None], 0) for rows in gradients]
-    scales = (clip_norm * (1 - _MARGIN) / norms).clamp(max=1.0).where(is_finite, 0)
-    # no matrix products: autocast and TF32 would round them to more than the bound
-    return torch.cat([(scales[:, None] * rows).sum(dim=0) for rows in gradients])
+    norms = [torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32) for rows in gradients]
+    norm = torch.stack(norms).norm(dim=0)
+    scales: Tensor = clip_norm * (1 - _MARGIN) / norm
+    return scales.clamp(max=1.0).where(norm.isfinite(), 0)

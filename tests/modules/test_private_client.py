@@ -42,7 +42,7 @@ def naive(client, batch):
         row = torch.cat([p.grad.flatten() for p in trained])
         total = total + row * min(1.0, CLIP / row.norm().item())
         losses += loss.item()
-    return total / client.noise.batch_size, losses / client.noise.batch_size
+    return total / SILENT.batch_size, losses / SILENT.batch_size
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,39 @@ def test_a_sample_without_a_finite_gradient_counts_as_zero(batch):
     got, loss = gradient(client, (floats, labels))
     torch.testing.assert_close(got, expected)
     assert math.isfinite(loss)
+
+
+def test_a_negative_label_pads_a_batch(batch):
+    images, labels = batch(4)
+    expected, loss = gradient(small(), (images[:3], labels[:3]))
+    labels = labels.clone()
+    labels[3] = -1
+    got, padded_loss = gradient(small(), (images, labels))
+    torch.testing.assert_close(got, expected)
+    assert padded_loss == pytest.approx(loss)
+
+
+def test_noise_is_set_in_place():
+    """Captured steps read its numbers where they were."""
+    client = small()
+    address = client.noise.multiplier.data_ptr()
+    client.set_noise(GradientNoise(CLIP, multiplier=3.0, batch_size=5))
+    assert client.noise.multiplier.data_ptr() == address
+    assert client.noise.multiplier == 3
+    assert client.noise.batch_size == 5
+
+
+def test_gradients_in_half_precision_are_clipped_and_added_in_32_bits():
+    rows = torch.rand(6, 5000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    rows[3] = torch.nan
+    client = small()
+    scales = module_file.clip_scales([rows[:, :3000], rows[:, 3000:]], CLIP)
+    for row, scale in zip(rows.double(), scales, strict=True):
+        assert scale == 0 or 0.999 * CLIP < (scale * row).norm() < CLIP
+    expected = sum(scale * row for row, scale in zip(rows.double(), scales, strict=True) if scale)
+    total = client.weighted_sum(rows, scales)
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected)
 
 
 def test_the_proximal_term_is_added_and_not_clipped(batch):

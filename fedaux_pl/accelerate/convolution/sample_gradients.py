@@ -50,12 +50,16 @@ class FastPrivateClientModule(PrivateClientModule):
         """Return the float32 sum of rows (N, size), each times its scale; 0 leaves out NaN."""
         if not has_kernels(rows.device):
             return super().weighted_sum(rows, scales)
-        count, width = rows.shape
-        out = rows.new_empty(width, dtype=torch.float32)
-        grid = (ceil_div(width, BLOCK),)
-        rows = rows.contiguous()
-        launch("weighted_sum_kernel", grid, rows, scales, out, count, width, BLOCK=BLOCK)
-        return out
+        return sum_rows(rows.contiguous(), scales)
+
+
+def sum_rows(rows: Tensor, scales: Tensor) -> Tensor:
+    """Return the float32 sum of dense rows, each times its scale, in one kernel."""
+    count, width = rows.shape
+    out = rows.new_empty(width, dtype=torch.float32)
+    grid = (ceil_div(width, BLOCK),)
+    launch("weighted_sum_kernel", grid, rows, scales, out, count, width, BLOCK=BLOCK)
+    return out
 
 
 class _FastLayers(TorchFunctionMode):

@@ -23,6 +23,9 @@ from fedaux_pl.modules import DistillationModule
 AskClients = Callable[[Mapping[str, State], Mapping[str, State], Sequence[float]], Votes]
 """``ClientPool.vote`` of a round."""
 _LEAST = 1e-12  # of a sum of scores: a client's can be 0
+# The rounds that distill on one part of D_distill. Absent clients have predicted nothing outside
+# the part of their last round: where few clients take part, more frequent changes cost accuracy.
+PERIOD = 10
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,14 @@ class Server:
         )
 
     def subset(self, round_: int) -> Tensor | None:
-        """Return the positions of D_distill that a round distills on; None for all."""
+        """Return the positions of D_distill that a round distills on; None for all.
+
+        They change every ``PERIOD`` rounds.
+        """
         if self.settings.fraction == 1 or not self.algorithm.distills:
             return None
-        seed = self.context.derive_seed(SeedPurpose.DISTILLED_SUBSET, round_)
+        period = (round_ - 1) // PERIOD
+        seed = self.context.derive_seed(SeedPurpose.DISTILLED_SUBSET, period)
         return sample_subset(len(self.inputs("distill")), self.settings.fraction, seed)
 
     def inputs(self, part: str) -> Inputs:

@@ -261,9 +261,9 @@ class Distillation(RoundTraining):
             theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
             clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
             they hold out (``data.validation_fraction``, or validation data of the source).
-        fraction: The fraction of D_distill, in (0, 1], that a round distills on: each round draws
-            another random subset, and teachers predict that alone. Absent teachers have no part in
-            the soft labels of samples that they have not predicted.
+        fraction: The fraction of D_distill, in (0, 1], that a round distills on: teachers predict a
+            random part alone, another one every 10 rounds. Absent teachers have no vote on samples
+            that they have not predicted.
     """
 
     option: ClassVar[str] = "distillation"

@@ -13,6 +13,7 @@ from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
 from fedaux_pl.engine import SeedPurpose
 from fedaux_pl.errors import DataError
+from fedaux_pl.federation import server
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import (
     derive_seed,
@@ -115,7 +116,8 @@ class PlainRounds:
         fraction = self.federation.distillation.fraction
         if fraction == 1:
             return torch.arange(count)
-        seed = derive_seed(self.federation.seed, SeedPurpose.DISTILLED_SUBSET, round_)
+        period = (round_ - 1) // server.PERIOD
+        seed = derive_seed(self.federation.seed, SeedPurpose.DISTILLED_SUBSET, period)
         return sample_subset(count, fraction, seed)
 
     @torch.no_grad()
@@ -218,7 +220,10 @@ class ComparePlain(FederationCallback):
     ],
     ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction", "FedMD", "DSFL"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction, tmp_path):
+def test_rounds_come_to_the_weights_of_a_plain_loop(
+    algorithm, changed, fraction, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(server, "PERIOD", 1)
     local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3, "fraction": fraction}
     distilled |= local
     if changed:

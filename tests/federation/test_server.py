@@ -1,4 +1,4 @@
-"""Each round distills on a random part of D_distill."""
+"""Rounds distill on a random part of D_distill."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import DSFL, FedAUX, FedBE, FedClassMeans, FedDF, FedMD
+from fedaux_pl.federation import server
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.scoring import ClassStatistics, Privacy, Whitened
 from tests.federations import assert_same, create, fit, measured, run, weights
@@ -24,8 +25,7 @@ class CompareSoftLabels(pl.Callback):
         self.subsets = []
 
     def on_train_start(self, trainer, federation):
-        server = federation.server
-        soft_labels = server.soft_labels
+        soft_labels = federation.server.soft_labels
 
         def compare(round_):
             self.subsets.append(round_.subset.tolist())
@@ -34,7 +34,7 @@ class CompareSoftLabels(pl.Callback):
             torch.testing.assert_close(found, everywhere[round_.subset])
             return found
 
-        object.__setattr__(server, "soft_labels", compare)
+        object.__setattr__(federation.server, "soft_labels", compare)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ class CompareSoftLabels(pl.Callback):
     ],
     ids=["head", "FedBE", "batch", "statistics", "FedClassMeans", "FedMD", "DSFL"],
 )
-def test_soft_labels_of_a_part_are_those_of_all_samples(algorithm, options, tmp_path):
+def test_soft_labels_of_a_part_are_those_of_all_samples(algorithm, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PERIOD", 1)
     federation = create(algorithm, TWO, distillation=HALF, **options)
     compared = CompareSoftLabels()
     fit(tmp_path, federation, 2, callbacks=[compared])
@@ -61,7 +62,8 @@ def test_soft_labels_of_a_part_are_those_of_all_samples(algorithm, options, tmp_
     assert all(f"distillation_loss/{name}" in entry for entry in federation.history for name in TWO)
 
 
-def test_a_resumed_run_draws_the_same_samples(tmp_path):
+def test_a_resumed_run_draws_the_same_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PERIOD", 2)
     options = {"clients": {"resnet8": 4}, "participation": 0.5, "distillation": HALF}
     whole = run(tmp_path, FedAUX(privacy=EXACT), 3, **options)
     begun = create(FedAUX(privacy=EXACT), **options)
@@ -72,6 +74,13 @@ def test_a_resumed_run_draws_the_same_samples(tmp_path):
     assert measured(rest) == measured(whole)
     assert all("certainty/effective_teachers" in entry for entry in whole.history)
     assert whole.history[-1]["memory/clients"] > 2
+
+
+def test_the_part_changes_every_ten_rounds(tmp_path):
+    federation = run(tmp_path, FedDF(), 1, distillation=HALF)
+    parts = [federation.server.subset(round_).tolist() for round_ in range(1, 22)]
+    assert parts == 10 * parts[:1] + 10 * parts[10:11] + parts[20:]
+    assert parts[0] != parts[10] != parts[20] != parts[0]
 
 
 def test_all_samples_are_no_part(tmp_path):

@@ -42,8 +42,6 @@ def label_parts(
     released: Released, classifiers: Mapping[str, LinearClassifier]
 ) -> dict[str, Tensor]:
     """Return p(c | x) on each part of the data, shapes (N, C), as a mean over the architectures."""
-    if not classifiers:
-        return {}
     members: dict[str, list[Tensor]] = {part: [] for part in released.parts}
     for name, classifier in classifiers.items():
         public_map = released.group(name)[0].public_map

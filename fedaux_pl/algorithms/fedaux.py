@@ -14,7 +14,7 @@ from fedaux_pl.algorithms.class_teacher import (
 )
 from fedaux_pl.algorithms.feddf import FedDF
 from fedaux_pl.algorithms.memory import MAX_ABSENT
-from fedaux_pl.functional import LinearClassifier, SoftLabelSum
+from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
     ClassStatistics,
@@ -103,13 +103,9 @@ class FedAUX(FedDF):
         """The classifier of the class statistics."""
         return send_classifier(released, architecture)
 
-    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
-        """That of the class statistics, if clients release them."""
-        return classify_rows(released) if self.uses_statistics else {}
-
     def label(self, released: Released) -> dict[str, Tensor]:
         """p(c | x), with class statistics."""
-        return label_parts(released, self.classifiers(released))
+        return label_parts(released, classify_rows(released)) if self.uses_statistics else {}
 
     def score(self, released: Released, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """s_i(x): p(client i | x) with class statistics, else calibrated <w_i, row(x)>."""

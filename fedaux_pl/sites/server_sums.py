@@ -74,8 +74,6 @@ class Collector:
         classes = len(self.data.classes)
         length = step.scorer.vector_length(row_length, classes)
         joined, total = self.collect(digest, self.groups[architecture], length)
-        for site in names:
-            requests.status.change(site, in_sum=site in joined)
         members = sorted(names.index(site) for site in joined)
         secure_sum = SecureSum(step, row_length, classes, len(members))
         head = secure_sum.head(members, total, public_map, requests.sites.rehearsal)

@@ -27,7 +27,7 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import send_final_models
-from fedaux_pl.sites.site_evaluation import join_states, read_evaluation
+from fedaux_pl.sites.site_evaluation import join_states, read_basis, read_evaluation
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
@@ -201,6 +201,9 @@ class SiteClients:
         start = time.monotonic()
         collector = Collector(self.requests, step, groups, self.context.data)
         sums = collector.heads(features, maps)
+        joined = clients_of(sums)
+        for client in clients:
+            self.requests.status.change(self.sites.names[client], in_sum=client in joined)
         self.sum_metrics["secure_sum/attempts"] += collector.attempts
         self.sum_metrics["secure_sum/seconds"] += time.monotonic() - start
         return sums
@@ -283,10 +286,11 @@ class SiteClients:
         fields = {"round": round_, "weights": list(weights)}
         question = Message(fields, wire.write_tensors(models), like)
 
-        def read(_: str, answer: Message) -> State:
+        def read(name: str, answer: Message) -> State:
             votes = wire.read_tensors(answer.body, like)
             is_finite = all(bool(sums.isfinite().all()) for sums in votes.values())
             expect(is_finite, "its votes are not finite")
+            self.requests.status.change(name, voted=read_basis(answer))
             return votes
 
         answers = self._ask_willing("vote", question, read)

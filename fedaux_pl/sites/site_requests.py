@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.sites.site_settings import Sites
-from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.site_status import ANSWERED, SiteStatus, tell
 from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -59,10 +59,10 @@ class SiteRequests:
             except (RefusalError, PrivacyError) as error:
                 code = getattr(error, "code", "message")
                 answer = RefusalError(code, first_line(error))
-            if kind == "evaluate" and code is not None:
-                self.status.change(name, evaluated=code)
-            elif kind not in ("evaluate", "vote"):
+            if kind not in ANSWERED:
                 self.status.change(name, last_code=code)
+            elif code is not None:
+                self.status.change(name, **{ANSWERED[kind]: code})
             yield name, answer
         for name in questions:
             if name not in there:

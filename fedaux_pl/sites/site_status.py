@@ -12,6 +12,13 @@ from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
 
+ANSWERED = {"evaluate": "evaluated", "vote": "voted"}
+"""The entries of requests that the owner of a site need not allow."""
+_SHOWN = {
+    "evaluated": ("evaluates on", "evaluates nothing"),
+    "voted": ("votes by", "does not vote"),
+}
+
 
 class SiteStatus:
     """The state of all sites; each change is written to the file."""
@@ -27,7 +34,8 @@ class SiteStatus:
         """Note what is new about a site.
 
         Values are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
-        it was ``in_sum``, and ``evaluated``: the number of its samples and epsilon, or a code.
+        it was ``in_sum``, and ``evaluated`` and ``voted``: the number of its samples and epsilon,
+        or a code.
         """
         with self._lock:
             self._sites[name].update(values)
@@ -61,15 +69,20 @@ def describe_status(root: Path) -> str:
         line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
         if "in_sum" in site:
             line += f"; {'in' if site['in_sum'] else 'NOT in'} the secure sum"
-        evaluated = site.get("evaluated")
-        if isinstance(evaluated, str):
-            line += f"; evaluates nothing (code {evaluated})"
-        elif evaluated is not None:
-            count, epsilon = evaluated
-            cost = "NOT covered by epsilon" if epsilon is None else f"epsilon {epsilon:g} each time"
-            line += f"; evaluates on {count} samples, {cost}"
+        for entry, (does, refuses) in _SHOWN.items():
+            line += _describe_answer(site.get(entry), does, refuses)
         lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)
     return "\n".join(lines)
+
+
+def _describe_answer(answer: Any, does: str, refuses: str) -> str:
+    if answer is None:
+        return ""
+    if isinstance(answer, str):
+        return f"; {refuses} (code {answer})"
+    count, epsilon = answer
+    cost = "NOT covered by epsilon" if epsilon is None else f"epsilon {epsilon:g} each time"
+    return f"; {does} {count} samples, {cost}"
 
 
 def _time(seconds: float | None) -> str:

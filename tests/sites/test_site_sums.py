@@ -33,16 +33,24 @@ def _own_state(tmp_path, monkeypatch):
 
 
 def sites(
-    root, clients=4, limits=SECRET, releases=1, rho=0.15, options=None, epsilon=1.0, **secure
+    root,
+    clients=4,
+    limits=SECRET,
+    releases=1,
+    rho=0.15,
+    options=None,
+    epsilon=1.0,
+    architectures=None,
+    **secure,
 ):
-    names = NAMES[:clients]
+    names = [f"site-{number}" for number in range(clients)]
     pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
         scorer=ClassStatistics(rho, releases),
         feature_map=Whitened(dimensions=4, whitening=0.5),
         privacy=Privacy(epsilon, secure=SecureSums(**({"pins": pins} | secure))),
     )
-    federated = images(method, {"resnet8": clients}, **(options or {}))
+    federated = images(method, architectures or {"resnet8": clients}, **(options or {}))
     return prepare(root, federated, split(clients), limits=limits, rehearsal=False)
 
 
@@ -89,6 +97,14 @@ def test_the_server_gets_one_sum_and_each_site_pays_once(tmp_path, capsys):
     assert "in the secure sum" in describe_status(tmp_path / "server")
     assert federation.history[0]["secure_sum/attempts"] == 2
     assert "secure sum over site-0, site-1, site-2, site-3: 60 numbers" in capsys.readouterr().out
+
+
+def test_the_status_has_the_sums_of_all_architectures(tmp_path):
+    clients = {"resnet8": 3, "shufflenet": 3}
+    federation, data, _ = sites(tmp_path, clients=6, architectures=clients)
+    run(tmp_path, federation, data)
+    shown = describe_status(tmp_path / "server")
+    assert shown.count("; in the secure sum") == 6
 
 
 def test_without_pins_the_lines_say_against_whom_it_protects(tmp_path):

@@ -14,6 +14,7 @@ from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import Ledger
 from fedaux_pl.sites import Limits, wire
 from fedaux_pl.sites.site_evaluation import join_states
+from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.site_vote import join_models, read_weights
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import FewDigits, assert_same, create, weights
@@ -83,6 +84,10 @@ def test_sites_that_refuse_or_are_away_are_left_out(tmp_path, capsys):
     hub.away.add("site-1")
     fit(tmp_path, federation, data, rounds=2)
     assert [entry["votes/clients"] for entry in federation.history] == [1, 1]
+    shown = describe_status(tmp_path / "server").splitlines()
+    assert "does not vote (code limits)" in shown[1]
+    assert "vote" not in shown[2]
+    assert "votes by 20 samples, NOT covered by epsilon" in shown[3]
     printed = capsys.readouterr().out
     assert printed.count("no votes of site-0") == 1
     assert printed.count("no votes of site-0 from round 1 on") == 1

@@ -88,7 +88,7 @@ def test_convolutions_have_the_precision_of_autocast(model):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("enabled", "tolerance"), [(False, 0.01), (True, 0.1)])
+@pytest.mark.parametrize(("enabled", "tolerance"), [(False, 0.05), (True, 0.15)])
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_clipped_sums_on_the_gpu(norm, enabled, tolerance):
     """In bf16, or in float32 with TensorFloat-32; a sample without finite gradients is left out."""

@@ -80,8 +80,10 @@ def read_h0(given: GivenH0, model: nn.Module) -> tuple[dict[str, Tensor], list[s
         state = given
     else:
         source = f"h_0 of {given}"
-        is_safetensors = Path(given).suffix == ".safetensors"
-        state = given if is_safetensors else _read_state(Path(given))
+        path = Path(given)
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path.absolute()}: correct pretraining.h0")
+        state = given if _is_safetensors(path) else _read_state(path)
     target = copy.deepcopy(model).cpu()
     try:
         left_out = load_backbone(target, state)
@@ -96,9 +98,13 @@ def same_weights(one: State, other: State) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k].cpu()) for k in one)
 
 
+def _is_safetensors(path: Path) -> bool:
+    """Return whether JSON follows the eight bytes of a length; the file may have any name."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
 def _read_state(path: Path) -> State:
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {path.absolute()}: correct pretraining.h0")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler can raise nearly any exception

@@ -174,7 +174,8 @@ def test_students_are_distilled_from_the_step(tmp_path, monkeypatch):
     """Parameters are the method's, BatchNorm's statistics the clients' averages."""
     calls = spy(monkeypatch, Server, "distill")
     federation = run(tmp_path, Still(), 1)
-    [((_, _, starts, _), _)] = calls
+    [((_, round_, _), _)] = calls
+    starts = round_.averages
     before = start_of(federation, None)
     for name, p in before.named_parameters():
         assert torch.equal(starts["resnet8"][name], p), name

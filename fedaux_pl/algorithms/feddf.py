@@ -69,6 +69,9 @@ class FedDF(Algorithm):
             chosen = choose(client)
             if chosen is not None:
                 weights = weights * chosen.to(logits.device)
+            if chosen is None and ensemble.drawn is None:  # it has predicted all
+                total.add(logits, weights * self.discount**age)
+                continue
             is_known = ~logits[:, 0].isnan()
             unknown = unknown + weights * ~is_known
             total.add(logits.nan_to_num(), weights * is_known * self.discount**age)

@@ -186,7 +186,8 @@ class FederationReport(FederationCallback):
         measured = {name: float(value) for name, value in trainer.callback_metrics.items()}
         names = ("accuracy", *pl_module.monitored_metrics)
         tested = {k: v for k, v in measured.items() if k in names or k.startswith("client_")}
-        key = "last_test" if trainer.ckpt_path is None else "test"
+        is_last = trainer.ckpt_path is None and rounds == summary["rounds"]
+        key = "last_test" if is_last else "test"
         summary[key] = {**tested, "round": rounds}
         write_json_atomically(path, _plain(summary))
         if table := client_results.client_table(measured):

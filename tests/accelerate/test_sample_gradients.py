@@ -46,6 +46,18 @@ class Patches(Net):
         return super().features(x.unfold(3, 6, 6).movedim(3, 1).flatten(0, 1)).mean(dim=0)[None]
 
 
+class Positions(Net):
+    """Adds a convolution of a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("positions", torch.linspace(0, 1, 144).view(1, 1, 12, 12))
+        self.embedding = nn.Conv2d(1, 3, 3, padding=1)
+
+    def features(self, x):
+        return super().features(x + self.embedding(self.positions))
+
+
 def create(model, **options):
     torch.manual_seed(0)
     client = PrivateClientModule(model, 4, batchnorm="frozen", **options).train()
@@ -62,6 +74,7 @@ def create(model, **options):
         ("shufflenet", {}),
         (Net(), {}),
         (Patches(), {}),
+        (Positions(), {}),
     ],
 )
 def test_gradients_are_those_of_vmap(model, options):

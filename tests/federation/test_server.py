@@ -83,6 +83,16 @@ def test_the_part_changes_every_ten_rounds(tmp_path):
     assert parts[0] != parts[10] != parts[20] != parts[0]
 
 
+def test_without_answers_teachers_know_the_part(tmp_path):
+    options = {"clients": {"resnet8": 4}, "participation": 0.5, "distillation": HALF}
+    federation = run(tmp_path, FedAUX(privacy=EXACT), 2, **options)
+    found = federation.server
+    averages = {"resnet8": federation.students["resnet8"].state_dict()}
+    round_ = found.collect_round(11, [], [], averages, scores=federation.scores)
+    assert round_.subset.tolist() == found.subset(2).tolist() != found.subset(11).tolist()
+    assert found.soft_labels(round_).isfinite().all()
+
+
 def test_all_samples_are_no_part(tmp_path):
     federation = run(tmp_path, FedDF(), 1)
     assert federation.server.subset(1) is None

@@ -144,6 +144,14 @@ def test_gradients_in_half_precision_are_clipped_and_added_in_32_bits():
     torch.testing.assert_close(total.double(), expected)
 
 
+@pytest.mark.parametrize("value", [0.1, 1.1])
+def test_long_rows_are_clipped(value):
+    """A sum of 2^23 equal squares in few lanes of float32 would be too small."""
+    rows = torch.full((1, 2**23), value)
+    scale = module_file.clip_scales([rows], CLIP).double()
+    assert 0.999 * CLIP < float(scale * rows.double().norm()) < CLIP
+
+
 def test_the_proximal_term_is_added_and_not_clipped(batch):
     client = small(mu=100.0)
     client.set_anchor()

@@ -119,6 +119,13 @@ def _normalize(
     return y
 
 
+def _batched(tensor: Tensor, dim: int | None, info: Any) -> Tensor:
+    """Return a tensor with the samples first, repeated for each if it is the same for all."""
+    if dim is None:
+        return tensor.expand(info.batch_size, *tensor.shape)
+    return tensor.movedim(dim, 0)
+
+
 class _Convolution(Function):
     """A convolution of tensors of one dtype."""
 
@@ -147,7 +154,7 @@ class _Convolution(Function):
         info: Any, in_dims: tuple[Any, ...], x: Tensor, weight: Tensor, geometry: _Geometry
     ) -> tuple[Tensor, int]:
         """Convolve the images of all samples, (samples, N, C, H, W), at once."""
-        x = x.movedim(in_dims[0], 0)
+        x = _batched(x, in_dims[0], info)
         y = _Convolution.forward(x.flatten(0, 1), weight, geometry)
         return y.view(info.batch_size, -1, *y.shape[1:]), 0
 
@@ -194,11 +201,11 @@ class _Gradients(Function):
 
     @staticmethod
     def vmap(
-        _info: Any, in_dims: tuple[Any, ...], gradient: Tensor, x: Tensor, *options: Any
+        info: Any, in_dims: tuple[Any, ...], gradient: Tensor, x: Tensor, *options: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         """Return the gradients of all samples."""
-        gradient = gradient.movedim(in_dims[0], 0)
-        x = x.movedim(in_dims[1], 0)
+        gradient = _batched(gradient, in_dims[0], info)
+        x = _batched(x, in_dims[1], info)
         return _Gradients.forward(gradient, x, *options), (0, 0)
 
 
@@ -228,7 +235,7 @@ class _BatchNorm(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, *options: Any) -> tuple[Tensor, int]:
         """Normalize the inputs of all samples, (samples, N, C, ...), at once."""
-        x = x.movedim(in_dims[0], 0)
+        x = _batched(x, in_dims[0], info)
         y = _BatchNorm.forward(x.flatten(0, 1), *options)
         return y.view(info.batch_size, -1, *y.shape[1:]), 0
 
@@ -259,9 +266,9 @@ class _BatchNormGradients(Function):
 
     @staticmethod
     def vmap(
-        _info: Any, in_dims: tuple[Any, ...], gradient: Tensor, x: Tensor, *options: Any
+        info: Any, in_dims: tuple[Any, ...], gradient: Tensor, x: Tensor, *options: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Return the gradients of all samples."""
-        gradient = gradient.movedim(in_dims[0], 0)
-        x = x.movedim(in_dims[1], 0)
+        gradient = _batched(gradient, in_dims[0], info)
+        x = _batched(x, in_dims[1], info)
         return _BatchNormGradients.forward(gradient, x, *options), (0, 0, 0)

@@ -163,5 +163,5 @@ def _block_norms(rows: Tensor) -> Tensor:
 
     A CPU adds all squares of a row in a few sums, whose rounding errors grow with its length.
     """
-    blocks = [rows] if rows.is_cuda else rows.split(_BLOCK, dim=1)
+    blocks = [rows] if rows.is_cuda else torch.split(rows, _BLOCK, dim=1)
     return torch.stack([torch.linalg.vector_norm(b, dim=1, dtype=torch.float32) for b in blocks])

@@ -69,12 +69,12 @@ class FedDF(Algorithm):
             chosen = choose(client)
             if chosen is not None:
                 weights = weights * chosen.to(logits.device)
-            if chosen is None and ensemble.drawn is None:  # it has predicted all
-                total.add(logits, weights * self.discount**age)
-                continue
-            is_known = ~logits[:, 0].isnan()
-            unknown = unknown + weights * ~is_known
-            total.add(logits.nan_to_num(), weights * is_known * self.discount**age)
+            if chosen is not None or ensemble.drawn is not None:  # else it has predicted all
+                is_known = ~logits[:, 0].isnan()
+                unknown = unknown + weights * ~is_known
+                weights = weights * is_known
+                logits = logits.nan_to_num()
+            total.add(logits, weights * self.discount**age)
         teachers = [*ensemble.clients, *ensemble.absent_ages]
         self.add_further_teachers(total, ensemble, teachers, unknown)
         return total.result()

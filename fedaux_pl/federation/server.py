@@ -110,11 +110,11 @@ class Server:
             name: [key for key, _ in model.named_buffers() if key in averages[name]]
             for name, model in self.models.items()
         }
-        distilled = number
+        last_answered = number
         if not clients:  # remembered teachers may know nothing but the part of their last round
             memory = self.context.carried.memory
             ages = memory.ages("distill", number, clients, self.context.processes)
-            distilled -= min(ages.values(), default=0)
+            last_answered -= min(ages.values(), default=0)
         return Round(
             number,
             updates,
@@ -122,7 +122,7 @@ class Server:
             averages,
             buffers,
             seed=self.context.derive_seed(SeedPurpose.ENSEMBLE, number),
-            subset=self.subset(distilled),
+            subset=self.subset(last_answered),
             **released,
         )
 

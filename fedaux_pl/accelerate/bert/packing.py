@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedaux_pl.accelerate.context import ceil_div, current, launch
+from fedaux_pl.accelerate.context import ceil_div, current, launch, round_up
 
 MAX_KINDS = 16  # the most numbers of rows of steps with one batch size
 ROW_TILE = 64  # a number of rows is a multiple of it, as tiles of matrix products are
@@ -39,7 +39,7 @@ class Packing:
 def choose_rows(tokens: int, texts: int, length: int) -> int:
     """Return one of few numbers of rows for the tokens of a batch; 0 if packing saves none."""
     step = ceil_div(texts * length, MAX_KINDS * ROW_TILE) * ROW_TILE
-    rows = ceil_div(tokens, step) * step
+    rows = round_up(tokens, step)
     return rows if rows < texts * length else 0
 
 

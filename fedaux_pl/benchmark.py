@@ -14,6 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.run_view import RunView
@@ -77,10 +78,12 @@ class MeasuredData(FederatedDataModule):
 
     pretraining_steps = 20  # of an epoch, at most
 
-    def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
-        """Return shuffled batches (inputs,) of the first samples of D_aux; start the clock."""
+    def pretrain_batches(
+        self, batch_size: int = 512, seed: int = 0, targets: Tensor | None = None
+    ) -> TensorBatches:
+        """Return shuffled batches of the first samples of D_aux; start the clock."""
         self.pretraining_started = time.perf_counter()
-        batches = super().pretrain_batches(batch_size, seed)
+        batches = super().pretrain_batches(batch_size, seed, targets)
         count = self.pretraining_steps * batch_size
         batches.subset = torch.arange(min(batches.num_samples, count))
         self.pretraining_samples = sum(len(index) for index in batches.positions(0))

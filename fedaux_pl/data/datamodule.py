@@ -472,11 +472,15 @@ class FederatedDataModule(pl.LightningDataModule):
         tensors = (targets, self.distill_labels) if labeled else (targets,)
         return TensorBatches(self.distill_inputs, *tensors, subset=subset, **options)
 
-    def pretrain_batches(self, batch_size: int = 512, seed: int = 0) -> TensorBatches:
-        """Return shuffled batches (inputs,) of D_aux, of 2 samples or more."""
+    def pretrain_batches(
+        self, batch_size: int = 512, seed: int = 0, targets: Tensor | None = None
+    ) -> TensorBatches:
+        """Return shuffled batches of D_aux, of 2 samples or more, with the targets of each."""
         check_unit_range(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
         options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
-        return TensorBatches(self.auxiliary_inputs, **options)
+        inputs = self.auxiliary_inputs
+        others = () if targets is None else (targets.to(inputs.device),)
+        return TensorBatches(inputs, *others, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:
         """Return options of TensorBatches; a batch has 1 sample only if there are no others."""

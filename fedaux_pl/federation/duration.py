@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,11 @@ def _pretraining_seconds(federation: FederationModule, preparation: Preparation)
         if preparation.has_h0(name, student):
             continue
         module = preparation.settings.create_module(copy.deepcopy(student))
-        total += _seconds(_pretrain, module, batch) * len(inputs) * epochs
+        start = time.perf_counter()
+        targets = module.targets(batch)
+        once = (time.perf_counter() - start) / len(batch)
+        step = _seconds(partial(_pretrain, targets=targets), module, batch)
+        total += (once + step * epochs) * len(inputs)
     return total
 
 
@@ -83,8 +88,8 @@ def _round_seconds(federation: FederationModule) -> float:
     return total
 
 
-def _pretrain(module: Any, batch: Tensor) -> None:
-    module.training_step((batch,), 0).backward()
+def _pretrain(module: Any, batch: Tensor, targets: Tensor | None) -> None:
+    module.training_step((batch, targets), 0).backward()
 
 
 def _train(model: nn.Module, batch: Tensor) -> None:

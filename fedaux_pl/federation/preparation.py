@@ -116,7 +116,11 @@ class Preparation:
         processes = self.context.processes
         runner = self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
-        batches = self.context.data.pretrain_batches(self.settings.batch_size, seed=seed)
+        data = self.context.data
+        runner.adopt(module)
+        with runner.preparing(f"preparing {architecture}: features of the teacher"):
+            targets = module.targets(data.auxiliary_inputs)
+        batches = data.pretrain_batches(self.settings.batch_size, seed=seed, targets=targets)
         epoch_numbers = itertools.count(1)
         trainer = runner.trainer
         with self.context.progress.stage(f"pre-training {architecture}", epochs, "epoch") as stage:

@@ -313,6 +313,8 @@ class Pretraining(TrainingSettings):
         teacher: A file of ``fedaux-pl pretrain --output`` or ``save_backbone`` with a network for
             images, usually a larger one. h_0 then learns to predict its features in place of
             SimCLR, see ``FeatureDistillation``.
+        teacher_size: Height and width to which images are resized for the teacher, such as 128 for
+            a public backbone; null for none.
     """
 
     option: ClassVar[str] = "pretraining"
@@ -330,6 +332,7 @@ class Pretraining(TrainingSettings):
     seed: int | None = None
     projection_width: int | None = None
     teacher: str | None = None
+    teacher_size: int | None = None
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -345,6 +348,11 @@ class Pretraining(TrainingSettings):
         is_allowed = self.teacher is None or (self.h0 is None and self.epochs > 0)
         expected = "be null with h0 or 0 epochs, with which nothing is learned"
         check_setting("teacher", self.teacher, is_allowed, expected)
+        size = self.teacher_size
+        is_allowed = size is None or (is_count(size, 1) and self.teacher is not None)
+        check_setting(
+            "teacher_size", size, is_allowed, "be a number of pixels, with a teacher only"
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""
@@ -370,7 +378,14 @@ class Pretraining(TrainingSettings):
         width = self.projection_width
         if self.teacher is not None:
             teacher = load_network(self.teacher)
-            return FeatureDistillation(model, teacher, optimizer, self.views, width)
+            return FeatureDistillation(
+                model,
+                teacher,
+                optimizer,
+                self.views,
+                predictor_width=width,
+                teacher_size=self.teacher_size,
+            )
         return SimCLR(
             model,
             self.temperature,

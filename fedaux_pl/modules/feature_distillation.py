@@ -9,23 +9,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.data.views import SimCLRViews, ViewSettings
+from fedaux_pl.errors import check_setting
 from fedaux_pl.models.image_classifier import check_pixels
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.model_argument import resolve_model, without_head
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
+_MAX_IMAGES = 2048  # that the teacher sees at a time
+_MAX_PIXELS = 2**24  # of all of them
+
 
 class FeatureDistillation(SelfSupervised):
     """Learn features h from which the features of a teacher can be predicted.
 
-    Training batches are images, alone or first in a tuple: uint8, or floats in [0, 1]. Network and
-    teacher see the same random view of each image. A predictor of two layers maps h(x) to the
-    teacher's features, and the loss is 1 - cos of the angle between them. A copy of the teacher is
-    used in evaluation mode, and its weights stay. Validation and ``forward`` are those of
-    ``SelfSupervised``. Logs ``train/loss`` and, with labeled validation batches,
-    ``val/knn_accuracy``. Arguments that are not listed are those of ``SimCLR``.
+    Training batches are images, alone or first in a tuple: uint8, or floats in [0, 1]. The teacher
+    sees each image as it is, the network a random view of it. A predictor of two layers maps h of
+    the view to the teacher's features, and the loss is 1 - cos of the angle between them. After
+    ``targets`` the second entry of a batch is what that returned of its images, so that the teacher
+    runs once, not in every epoch. A copy of the teacher is used in evaluation mode, and its weights
+    stay. Validation and ``forward`` are those of ``SelfSupervised``. Logs ``train/loss`` and, with
+    labeled validation batches, ``val/knn_accuracy``. Arguments that are not listed are those of
+    ``SimCLR``.
 
     Args:
         model: The name of an architecture, or a module, see ``SimCLR``.
@@ -33,6 +40,7 @@ class FeatureDistillation(SelfSupervised):
             backbone. It is not saved with the hyper-parameters: pass it again to
             ``load_from_checkpoint``.
         predictor_width: The hidden width of the predictor; None for that of the teacher's features.
+        teacher_size: Height and width to which images are resized for the teacher; None for none.
 
     Examples:
         >>> import torch
@@ -55,9 +63,12 @@ class FeatureDistillation(SelfSupervised):
         predictor_width: int | None = None,
         knn_k: int = 200,
         model_options: dict[str, Any] | None = None,
+        teacher_size: int | None = None,
     ) -> None:
         from lightly.models.modules.heads import BYOLPredictionHead  # takes seconds
 
+        is_allowed = teacher_size is None or teacher_size >= 1
+        check_setting("teacher_size", teacher_size, is_allowed, "be at least 1, or None")
         super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         self.teacher: Any = without_head(resolve_model(copy.deepcopy(teacher), 1, None))
         self.teacher.requires_grad_(False)
@@ -65,6 +76,8 @@ class FeatureDistillation(SelfSupervised):
         width = predictor_width or dim
         self.predictor = BYOLPredictionHead(self.backbone.feature_dim, width, dim)
         self.views = SimCLRViews(views)
+        self.teacher_size = teacher_size
+        self._has_targets = False  # whether batches hold the teacher's features
 
     @classmethod
     def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,12 +89,22 @@ class FeatureDistillation(SelfSupervised):
         """Raise a ValueError for NaN, images outside [0, 1], or those that the teacher misreads."""
         images = first_entry(batch)
         check_pixels(images, unit_range=True)
-        check_inputs(self.teacher, images)
+        check_inputs(self.teacher, self._resize(images[:1]))
+
+    def targets(self, inputs: Inputs) -> Tensor:
+        """Compute the teacher's features of all images, (N, d), which batches hold from now on."""
+        side = self.teacher_size or inputs.shape[2]
+        size = min(_MAX_IMAGES, max(1, _MAX_PIXELS // side**2))
+        rows = [slice(start, start + size) for start in range(0, len(inputs), size)]
+        features = [self.teacher_features(images) for images in read_batches(inputs, rows)]
+        self._has_targets = True
+        return torch.cat(features)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the mean of 1 - cos of the angle between prediction and teacher's features."""
-        views = self.views(first_entry(batch))
-        target = self.teacher_features(views)
+        images = first_entry(batch)
+        target = batch[1] if self._has_targets else self.teacher_features(images)
+        views = self.views(images)
         prediction = self.predictor(self.backbone.features(views))
         with torch.autocast(self.device.type, enabled=False):
             loss = 1 - F.cosine_similarity(prediction.float(), target.float()).mean()
@@ -89,9 +112,17 @@ class FeatureDistillation(SelfSupervised):
         return loss
 
     @torch.no_grad()
-    def teacher_features(self, views: Tensor) -> Tensor:
+    def teacher_features(self, images: Tensor) -> Tensor:
         """Compute what is to be predicted, shape (N, d)."""
         self.teacher.eval()
-        features: Tensor = self.teacher.features(views)
+        features: Tensor = self.teacher.features(self._resize(images))
         self.teacher.train(self.training)  # Lightning warns of layers in evaluation mode
         return features
+
+    def _resize(self, images: Tensor) -> Tensor:
+        """Return images as the teacher reads them."""
+        size = self.teacher_size
+        if size is None:
+            return images
+        scale = 255 if images.dtype == torch.uint8 else 1
+        return F.interpolate(images / scale, (size, size), mode="bilinear", antialias=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat as cat
 
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import check_setting
 from fedaux_pl.models import save_backbone
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
@@ -59,6 +60,10 @@ class SelfSupervised(OptimizedModule):
     def save_backbone(self, path: str | Path) -> Path:
         """Save h_0 as safetensors; ``load_backbone(model, path)`` loads it into any model."""
         return save_backbone(path, self.backbone)
+
+    def targets(self, inputs: Inputs) -> Tensor | None:
+        """Compute what batches hold beside their inputs, for all inputs; None for nothing."""
+        return None
 
     def share_batches(self, processes: Processes) -> None:
         """Divide each batch among processes; without an override each computes all of it."""

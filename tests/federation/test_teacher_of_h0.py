@@ -59,6 +59,23 @@ def test_h0_is_kept_by_the_weights_of_its_teacher(tmp_path, teacher, monkeypatch
     assert not torch.equal(other["conv1.weight"], first["conv1.weight"])
 
 
+def test_the_teacher_runs_once(tmp_path, teacher, monkeypatch):
+    seen = []
+    features = FeatureDistillation.teacher_features
+
+    def count(module, images):
+        seen.append(len(images))
+        assert module._resize(images).shape[2:] == (24, 24)
+        return features(module, images)
+
+    monkeypatch.setattr(FeatureDistillation, "teacher_features", count)
+    settings = Pretraining(epochs=3, batch_size=20, teacher=teacher, teacher_size=24)
+    federation = run(tmp_path, FedAvg(pretrained=True), 1, pretraining=settings)
+    # the first images are those by which the duration is estimated
+    assert seen[-1] == len(federation.data.auxiliary_inputs)
+    assert len(seen) <= 2
+
+
 def test_a_wrong_teacher_is_one_line(tmp_path, teacher):
     with pytest.raises(ConfigurationError, match=r"there is no file .*none\.safetensors"):
         learn(tmp_path, str(tmp_path / "none.safetensors"))
@@ -70,3 +87,5 @@ def test_a_wrong_teacher_is_one_line(tmp_path, teacher):
     for options in ({"h0": teacher}, {"epochs": 0}):
         with pytest.raises(ValueError, match=r"pretraining\.teacher: got .*be null with h0"):
             Pretraining(teacher=teacher, **options)
+    with pytest.raises(ValueError, match=r"pretraining\.teacher_size: got 64; .*with a teacher"):
+        Pretraining(teacher_size=64)

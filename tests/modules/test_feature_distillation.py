@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from fedaux_pl.data import ViewSettings
@@ -59,6 +60,28 @@ def test_a_network_learns_to_predict_its_teacher(trainer, digits):
     assert all(parameter.requires_grad for parameter in teacher.parameters())
 
 
+def test_the_teacher_sees_whole_images_once(digits):
+    images = digits.auxiliary()[:12]
+    module = small(teacher_size=16).eval()
+    torch.manual_seed(3)
+    loss = module.training_step((images, torch.zeros(12)), 0)  # labels are not used
+    targets = module.targets(images)
+    enlarged = F.interpolate(images / 255, (16, 16), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(targets, module.teacher.eval().features(enlarged))
+    module.teacher = None
+    torch.manual_seed(3)
+    assert module.training_step((images, targets), 0).item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_targets_of_many_images_are_computed_in_parts(digits, monkeypatch):
+    images = digits.auxiliary()[:20]
+    expected = small().targets(images)
+    monkeypatch.setattr("fedaux_pl.modules.feature_distillation._MAX_PIXELS", 7 * 64)
+    torch.testing.assert_close(small().targets(images), expected)
+    monkeypatch.setattr("fedaux_pl.modules.feature_distillation._MAX_PIXELS", 1)
+    torch.testing.assert_close(small().targets(images), expected)
+
+
 def test_gradients_stop_at_the_teacher(digits):
     module = small()
     module.training_step(digits.auxiliary()[:8], 0).backward()
@@ -93,5 +116,7 @@ def test_refused_batches():
     colored = create_model("resnet8", 10, width=0.125)
     with pytest.raises(ValueError, match=r"expected images of shape \(N, 3, H, W\)"):
         small(colored).check_batch(UNIT)
+    with pytest.raises(ValueError, match="teacher_size: got 0; expected to be at least 1"):
+        small(teacher_size=0)
     with pytest.raises(TypeError, match="Linear lacks features"):
         small(torch.nn.Linear(4, 4))

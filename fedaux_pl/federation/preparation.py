@@ -90,7 +90,8 @@ class Preparation:
         training = self.settings.plain()
         if "teacher" in training:
             state, about = read_safetensors(Path(training["teacher"]))
-            training["teacher"] = {**about, "weights": tensor_digest(**state)}  # not its path
+            # not its path; before 0.13 teachers saw views
+            training["teacher"] = {**about, "weights": tensor_digest(**state), "sees": "photos"}
         return {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
             "start": self._describe(architecture, model, head=not is_shared),

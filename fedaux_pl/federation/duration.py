@@ -57,11 +57,11 @@ def _pretraining_seconds(federation: FederationModule, preparation: Preparation)
         if preparation.has_h0(name, student):
             continue
         module = preparation.settings.create_module(copy.deepcopy(student))
-        start = time.perf_counter()
         targets = module.targets(batch)
-        once = (time.perf_counter() - start) / len(batch)
-        step = _seconds(partial(_pretrain, targets=targets), module, batch)
-        total += (once + step * epochs) * len(inputs)
+        if targets is not None:
+            total += _seconds(_compute_targets, module, batch) * len(inputs)
+        step = partial(_pretrain, targets=targets)
+        total += _seconds(step, module, batch) * len(inputs) * epochs
     return total
 
 
@@ -90,6 +90,10 @@ def _round_seconds(federation: FederationModule) -> float:
 
 def _pretrain(module: Any, batch: Tensor, targets: Tensor | None) -> None:
     module.training_step((batch, targets), 0).backward()
+
+
+def _compute_targets(module: Any, batch: Tensor) -> None:
+    module.targets(batch)
 
 
 def _train(model: nn.Module, batch: Tensor) -> None:

@@ -62,7 +62,7 @@ def make_figures(sweep: Sweep, groups: Sequence[Group]) -> list[FigureItem]:
     items = []
     for layout in sweep.figures:
         kind = layout["kind"]
-        caption = " ".join(filter(None, [layout.get("caption", ""), _CAPTIONS[kind]]))
+        caption = f"{layout.get('caption', '')} {_CAPTIONS[kind]}".lstrip()
         if sweep.published and kind == "lines":
             caption += f" Hollow markers, if any, are published: {sweep.published['source']}."
         draw = _draw_heatmap if kind == "heatmap" else _draw_series
@@ -106,19 +106,17 @@ def _draw_series(
         axes.grid(color=style.FAINT, linewidth=0.6)
         is_empty = True
         for index, label in enumerate(sweep.axes[series]):
-            inside = [group for group in groups if group.is_at({**place, series: label})]
-            if not inside:
-                continue
+            spot = {**place, series: label}
+            group = values.find(groups, spot)
             line: Artist | None = None
             if label == reference:
-                mean = values.find(inside, place).mean
-                if not math.isnan(mean):
-                    line = axes.axhline(mean, label=label, **_REFERENCE)
+                if not math.isnan(group.mean):
+                    line = axes.axhline(group.mean, label=label, **_REFERENCE)
             elif x is None:
-                line = _draw_curve(axes, values.find(inside, place), index, label)
+                line = _draw_curve(axes, group, index, label)
                 is_empty &= line is None
-            else:
-                points = values.numbers([values.find(inside, {x: tick}) for tick in at])
+            elif group.results:
+                points = values.numbers([values.find(groups, {**spot, x: tick}) for tick in at])
                 points.index = list(at.values())
                 line = _draw_line(axes, points, index, label)
                 is_published |= points["published"].notna().any()
@@ -143,8 +141,15 @@ def _draw_line(axes: "Axes", points: pd.DataFrame, index: int, label: str) -> "A
     color = look["color"]
     [line] = axes.plot(points["mean"], label=label, **look)
     if points["std"].notna().any():
-        bars: dict[str, Any] = {"linestyle": "none", "elinewidth": 1.1, "capsize": 2.5}
-        axes.errorbar(points.index, points["mean"], points["std"], color=color, **bars)
+        axes.errorbar(
+            points.index,
+            points["mean"],
+            points["std"],
+            color=color,
+            linestyle="none",
+            elinewidth=1.1,
+            capsize=2.5,
+        )
     hollow = _HOLLOW | {"marker": look["marker"], "markersize": look["markersize"] + 1.5}
     published = points["published"].dropna()
     if not published.empty:
@@ -156,9 +161,7 @@ def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist |
     """Draw the rounds that all finished seeds have; without one, all unfinished seeds."""
     begun = [result for result in group.results if not result.curve.empty]
     done = [result for result in begun if result.state == CellState.DONE]
-    if not begun:
-        return None
-    curves = pd.concat([result.curve for result in done or begun], axis=1, join="inner")
+    curves = pd.DataFrame([result.curve for result in done or begun]).T.dropna()
     if curves.empty:
         return None
     means = curves.mean(axis=1)
@@ -167,8 +170,9 @@ def _draw_curve(axes: "Axes", group: Group, index: int, label: str) -> "Artist |
     look = series_style(index) | {"markersize": 4.5, "linewidth": 1.2}
     [line] = axes.plot(means, label=label, markevery=(index % step, step), **look)
     if curves.shape[1] > 1:
-        band: dict[str, Any] = {"color": look["color"], "alpha": 0.18, "linewidth": 0}
-        axes.fill_between(curves.index, means - stds, means + stds, **band)
+        axes.fill_between(
+            curves.index, means - stds, means + stds, color=look["color"], alpha=0.18, linewidth=0
+        )
     return line
 
 
@@ -187,8 +191,8 @@ def _draw_heatmap(
     for place in separate:
         inside = [group for group in groups if group.is_at(place)]
         grids.append(_grid(sweep, inside, x, y))
-    most = max(len(grid) for grid in grids)
-    size = (0.62 * max(grid.shape[1] for grid in grids) + 0.75, 0.42 * most + 0.75)
+    rows, columns = np.max([grid.shape for grid in grids], axis=0)
+    size = (0.62 * columns + 0.75, 0.42 * rows + 0.75)
     figure, panels = create_panels(separate, names, size, names[x], names[y], is_shared=False)
     means = values.numbers(groups)["mean"].dropna()
     scale = Normalize(means.min(), means.max()) if len(means) else Normalize(0.0, 1.0)
@@ -198,7 +202,7 @@ def _draw_heatmap(
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         _write_numbers(axes, grid, scale)
-        spare = (most - len(grid)) / 2  # cells have the same height in all panels
+        spare = (rows - len(grid)) / 2  # cells have the same height in all panels
         axes.set_ylim(len(grid) - 0.5 + spare, -0.5 - spare)
         axes.set_xticks(range(grid.shape[1]), grid.columns, parse_math=False)
         axes.set_yticks(range(len(grid)), grid.index, parse_math=False)
@@ -214,20 +218,18 @@ def _draw_heatmap(
 def _grid(sweep: Sweep, groups: Sequence[Group], x: str, y: str) -> pd.DataFrame:
     """Return the groups by their labels on two axes."""
     rows = values.places(groups, sweep.axes, [y])
-    columns = []
-    labels = []
-    for place in values.places(groups, sweep.axes, [x]):
-        columns.append(pd.Series([values.find(groups, row | place) for row in rows]))
-        labels.append(place.get(x, values.ABSENT))
-    grid = pd.concat(columns, axis=1, keys=labels)
-    return grid.set_axis([row.get(y, values.ABSENT) for row in rows])
+    grid = pd.DataFrame(index=[row.get(y, values.ABSENT) for row in rows])
+    for column in values.places(groups, sweep.axes, [x]):
+        label = column.get(x, values.ABSENT)
+        grid[label] = [values.find(groups, row | column) for row in rows]
+    return grid
 
 
 def _write_numbers(axes: "Axes", grid: pd.DataFrame, scale: Callable[[float], Any]) -> None:
     """Write the mean of each group, with frames around the best."""
     from matplotlib.patches import Rectangle
 
-    cells = pd.Series({(i, j): group for (i, j), group in np.ndenumerate(grid)})
+    cells = pd.Series(dict(np.ndenumerate(grid)))
     if values.numbers(cells)["mean"].isna().all():
         _mark_not_run(axes)
         return
@@ -238,9 +240,10 @@ def _write_numbers(axes: "Axes", grid: pd.DataFrame, scale: Callable[[float], An
             text = f"{group.mean:.1f}"
             ink = "black" if scale(group.mean) > 0.55 else "white"
         axes.text(j, i, text, ha="center", va="center", fontsize=style.TICK_SIZE, color=ink)
-    frame: dict[str, Any] = {"fill": False, "edgecolor": style.ORANGE, "linewidth": 2.5}
     for i, j in values.leading(cells):
-        axes.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, **frame))
+        corner = (j - 0.46, i - 0.44)
+        frame = Rectangle(corner, 0.92, 0.88, fill=False, edgecolor=style.ORANGE, linewidth=2.5)
+        axes.add_patch(frame)
 
 
 def series_style(index: int) -> dict[str, Any]:
@@ -272,9 +275,8 @@ def create_panels(
     columns = _columns(separate)
     rows = math.ceil(len(separate) / columns)
     scale = 1.0 if columns <= _MOST_COLUMNS else 0.78  # so that pages need not shrink the text
-    width, height = size
-    size = (scale * width * columns, scale * height * rows)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    width, height = scale * np.multiply(size, (columns, rows))
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr, call-arg]
     grid = figure.subplots(rows, columns, squeeze=False, sharex=is_shared, sharey=is_shared)
     look: dict[str, Any] = {"fontsize": style.LABEL_SIZE, "color": style.INK, "parse_math": False}
@@ -286,9 +288,8 @@ def create_panels(
         axes.spines[["left", "bottom"]].set_color(style.MUTED)
         axes.tick_params(colors=style.INK, labelsize=style.TICK_SIZE, length=3, color=style.MUTED)
         axes.set_axisbelow(True)
-        if place:  # a line for each axis: side by side they would reach into the next panel
-            lines = [values.place_text({axis: label}, names) for axis, label in place.items()]
-            axes.set_title("\n".join(lines), **look)
+        # a line for each axis: side by side they would reach into the next panel
+        axes.set_title("\n".join(values.label_texts(place, names)), **look)
         if i % columns == 0:
             axes.set_ylabel(y, **look)
         if i + columns >= len(separate):
@@ -327,7 +328,7 @@ def _add_legend(figure: "Figure", entries: Mapping[str, "Artist"]) -> None:
     if not entries:
         return
     widest = style.text_width(list(entries), _LEGEND_SIZE) + _HANDLE
-    columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
+    columns = max(1, int(figure.get_figwidth() / widest))
     rows = math.ceil(len(entries) / columns)
     legend = figure.legend(
         list(entries.values()),
@@ -358,7 +359,7 @@ def x_positions(labels: Sequence[str]) -> tuple[dict[str, float], bool]:
         ({'0.01': 0.01, '0.1': 0.1, '1': 1.0, 'inf': 10.0}, True)
     """
     at = pd.Series({label: values.number(label) for label in labels}, dtype=float)
-    numbers = at.dropna().sort_values().unique()
+    numbers = np.unique(at.dropna())
     if len(numbers) < 2 or at.isna().sum() > 1:
         return {label: float(i) for i, label in enumerate(labels)}, False
     positive = numbers[numbers > 0]

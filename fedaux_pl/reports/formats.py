@@ -1,6 +1,7 @@
 """A table as Markdown, CSV, LaTeX, HTML and text for a terminal."""
 
 import html
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from fedaux_pl.files import csv_text
 PAPER = "paper"
 """The label of columns with published values."""
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "[": "{[}", "*": "{*}",  # after the end of a line these are its options
@@ -21,7 +22,7 @@ _LATEX = {
     "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "√": r"$\surd$", "→": r"$\to$", "∑": r"$\sum$",
     "α": r"$\alpha$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "λ": r"$\lambda$", "μ": r"$\mu$",  # noqa: RUF001
     "⁵": "$^5$", "⁶": "$^6$", "⁻": "$^-$", "²": "$^2$", "✓": "yes", "✗": "no",
-}  # fmt: skip
+})  # fmt: skip
 _LATEX_WIDTH = 120  # characters: a page of LaTeX has 80 at 10 pt
 _LATEX_FIT = (
     r"\resizebox*{!}{\ifdim\totalheight>.8\textheight .8\textheight\else\totalheight\fi}{%",
@@ -45,7 +46,8 @@ class TableItem:
     @property
     def rows(self) -> list[list[str]]:
         """The texts of the rows."""
-        return [list(row) for row in self.frame.itertuples(index=False)]
+        texts: list[list[str]] = self.frame.to_numpy().tolist()
+        return texts
 
 
 def escape_latex(text: str) -> str:
@@ -55,12 +57,12 @@ def escape_latex(text: str) -> str:
         >>> escape_latex("10 % of D_i ± 1")
         '10 \\% of D\\_i $\\pm$ 1'
     """
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(_LATEX)
 
 
 def escape_markdown(text: str) -> str:
     """Escape the characters that Markdown would interpret within a line."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_[]|~#$" else c for c in text)
+    escaped = re.sub(r"[\\`*_\[\]|~#$]", r"\\\g<0>", text)
     return html.escape(escaped, quote=False).replace("\n", "<br>")
 
 
@@ -76,17 +78,15 @@ def header_spans(columns: pd.Index) -> list[list[tuple[str, int, int]]]:
         [('', 0, 1), ('a', 1, 2), ('b', 3, 1)]
     """
     heads = columns.to_frame(index=False)
+    is_new = (heads != heads.shift()).cummax(axis=1)
+    is_new.iloc[:2] = True
+    is_new.iloc[:, -1] = True
     lines = []
-    for level in range(columns.nlevels):
-        upper = heads.iloc[:, : level + 1]
-        is_new = (upper != upper.shift()).any(axis=1)
-        is_new[:2] = True
-        if level == columns.nlevels - 1:
-            is_new[:] = True
-        firsts = np.flatnonzero(is_new).tolist()
-        ends = [*firsts[1:], len(heads)]
-        spans = zip(firsts, ends, strict=True)
-        lines.append([(heads.iloc[first, level], first, end - first) for first, end in spans])
+    for level, labels in heads.items():
+        firsts = np.flatnonzero(is_new[level])
+        widths = np.diff(firsts, append=len(heads))
+        spans = zip(labels[firsts], firsts.tolist(), widths.tolist(), strict=True)
+        lines.append(list(spans))
     return lines
 
 
@@ -122,9 +122,9 @@ def to_latex(table: TableItem) -> str:
     Columns beyond ``_LATEX_WIDTH`` characters are tables of their own: in one they would be too
     small to read.
     """
-    count = len(split_columns(table, _LATEX_WIDTH))
     splits = (split_columns(table, width) for width in range(1, _LATEX_WIDTH + 1))
-    parts = next(split for split in splits if len(split) == count)  # of similar width
+    parts = min(splits, key=len)  # the first split with the fewest parts: of similar width
+    count = len(parts)
     lines = [r"% \usepackage{booktabs,graphicx}"]
     for number, part in enumerate(parts, 1):
         caption = table.caption
@@ -199,7 +199,7 @@ def to_text(table: TableItem, width: int = 120) -> str:
 
 def split_columns(table: TableItem, width: int) -> list[TableItem]:
     """Return the table in parts of at most ``width`` characters, each with the first column."""
-    first, *widths = _widths(_text_lines(table))
+    first, *widths = _text_lines(table).map(len).max()
     parts: list[list[int]] = [[0]]
     total = first
     for column, column_width in enumerate(widths, 1):
@@ -208,15 +208,14 @@ def split_columns(table: TableItem, width: int) -> list[TableItem]:
             parts.append([0])
             total = first + 2 + column_width
         parts[-1].append(column)
-    return [_select_columns(table, part) for part in parts]
+    tables = []
+    for part in parts:
+        bold = frozenset((i, part.index(j)) for i, j in table.bold if j in part)
+        tables.append(replace(table, frame=table.frame.iloc[:, part], bold=bold))
+    return tables
 
 
-def _select_columns(table: TableItem, columns: Sequence[int]) -> TableItem:
-    bold = frozenset((i, columns.index(j)) for i, j in table.bold if j in columns)
-    return replace(table, frame=table.frame.iloc[:, columns], bold=bold)
-
-
-def _text_lines(table: TableItem) -> list[list[str]]:
+def _text_lines(table: TableItem) -> pd.DataFrame:
     """Return the header, with a label of several columns above the first of them, and the rows."""
     header = []
     for spans in header_spans(table.frame.columns):
@@ -224,20 +223,16 @@ def _text_lines(table: TableItem) -> list[list[str]]:
         for label, first, _ in spans:
             line[first] = label
         header.append(line)
-    return [*header, *_entries(table, str, "*{}")]
-
-
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return pd.DataFrame([*header, *_entries(table, str, "*{}")])
 
 
 def _aligned(table: TableItem) -> str:
     texts = _text_lines(table)
-    widths = _widths(texts)
+    widths = texts.map(len).max()
     signs = ["<" if is_text else ">" for is_text in text_columns(table.frame)]
     form = "  ".join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
-    lines = [form.format(*row).rstrip() for row in texts]
-    lines.insert(table.frame.columns.nlevels, "-" * len(form.format(*texts[0])))
+    lines = [form.format(*row).rstrip() for row in texts.to_numpy()]
+    lines.insert(table.frame.columns.nlevels, "-" * len(form.format(*texts.loc[0])))
     return "\n".join(lines)
 
 

@@ -38,12 +38,11 @@ class Status:
 
 def describe_cells(groups: Sequence[Group], command: Sequence[str]) -> Status:
     """Return which cells are done; the ``command`` runs those that are not."""
-    counts: Counter[CellState] = Counter()
-    for group in groups:
-        counts.update(result.state for result in group.results)
-    others = [state for state in CellState if state != CellState.DONE and counts[state]]
-    parts = [f"{counts[CellState.DONE]} of {counted(counts.total(), 'cell')} done"]
-    parts += [f"{counts[state]} {state}" for state in others]
+    results = itertools.chain(*(group.results for group in groups))
+    counts = Counter(result.state for result in results)
+    total = counted(counts.total(), "cell")
+    parts = [f"{counts.pop(CellState.DONE, 0)} of {total} done"]
+    parts += [f"{counts[state]} {state}" for state in CellState if counts[state]]
     names = short_names(itertools.chain(*(group.coordinates for group in groups)))
     missing = []
     for group in groups:
@@ -59,13 +58,14 @@ def _describe_seeds(group: Group) -> list[str]:
     """Return how far the seeds are that are not done, such as "seeds 1, 2 missing"."""
     seeds: dict[str, list[str]] = {}
     for result in group.results:
+        if result.state == CellState.DONE:
+            continue
         text = str(result.state)
-        if result.state not in (CellState.MISSING, CellState.DONE):
+        if result.state != CellState.MISSING:
             text += f" ({result.rounds}/{result.cell.rounds} rounds)"
         if result.state == CellState.FAILED:
             text += f": {result.cell.read_failure().get('error')}"
         seeds.setdefault(text, []).append(str(result.cell.seed))
-    seeds.pop(CellState.DONE, None)
     texts = []
     for text, numbers in seeds.items():
         word = "seeds" if len(numbers) > 1 else "seed"
@@ -86,8 +86,7 @@ class Report:
     @property
     def paragraphs(self) -> list[str]:
         """The note by paragraphs, each in one line."""
-        lines = [" ".join(paragraph.split()) for paragraph in self.note.split("\n\n")]
-        return list(filter(None, lines))
+        return [" ".join(text.split()) for text in self.note.split("\n\n") if text.strip()]
 
 
 def write_report(folder: Path, report: Report) -> list[Path]:

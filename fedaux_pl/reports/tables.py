@@ -40,8 +40,10 @@ def make_tables(sweep: Sweep, groups: Sequence[Group]) -> list[TableItem]:
                 measured = {m: values.measure(belonging, f"{over} {m}") for m in metrics}
             frame, bold = _fill(sweep, measured, rows, others)
         about = describe_metric(sweep, belonging, metrics)
-        parts = [layout.get("caption", ""), about, _BOLD if bold else ""]
-        tables.append(TableItem(layout["name"], " ".join(filter(None, parts)), frame, bold))
+        caption = f"{layout.get('caption', '')} {about}".lstrip()
+        if bold:
+            caption += f" {_BOLD}"
+        tables.append(TableItem(layout["name"], caption, frame, bold))
     return tables
 
 
@@ -51,7 +53,7 @@ def _fill(
     """Return a table of all cells, by the name of each metric, and its bold entries."""
     names = short_names(sweep.axes)
     first_groups = next(iter(measured.values()))  # the same places for each metric
-    is_published = any(group.published for group in first_groups)
+    source = ["ours"] if any(group.published for group in first_groups) else []
     row_places = values.places(first_groups, sweep.axes, rows)
     # rows compete with those that differ in the last axis only
     upper_labels = pd.DataFrame(row_places, columns=rows[:-1]).fillna("")
@@ -67,15 +69,15 @@ def _fill(
             competing = column[[references.isdisjoint(g.coordinates.values()) for g in column]]
             for _, block in competing.groupby(blocks):
                 bold |= {(row, len(texts)) for row in values.leading(block)}
-            labels = [place_text({axis: place[axis]}, names) for axis in place]
+            labels = values.label_texts(place, names)
             labels += [""] * (len(columns) - len(labels))
             texts.append([entry(group) for group in column])
-            heads.append([*labels, "ours"] if is_published else labels or [metric])
+            heads.append([*labels, *source] or [metric])
             if any(group.published for group in column):
                 texts.append([group.published or ABSENT for group in column])
                 heads.append([*labels, PAPER])
     corner = [""] * (len(heads[0]) - 1) + [", ".join(names[axis] for axis in rows)]
-    header = pd.MultiIndex.from_tuples([tuple(labels) for labels in (corner, *heads)])
+    header = pd.MultiIndex.from_tuples([corner, *heads])
     return pd.DataFrame(texts, index=header).T, frozenset(bold)
 
 
@@ -143,8 +145,9 @@ def describe_metric(sweep: Sweep, groups: Sequence[Group], metrics: Sequence[str
         if not all(result.is_validated or result.curve.empty for result in results):
             text += f" ({over} where there are none)"
     text += ": mean ± standard deviation (number of seeds)"
-    is_published = any(group.published for group in groups)
-    return f"{text}; paper: {sweep.published['source']}." if is_published else f"{text}."
+    if any(group.published for group in groups):
+        text += f"; paper: {sweep.published['source']}"
+    return f"{text}."
 
 
 def cells_table(sweep: Sweep, groups: Sequence[Group]) -> TableItem:

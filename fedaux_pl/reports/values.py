@@ -77,9 +77,9 @@ class Group:
 
 def collect(sweep: Sweep, cells: Sequence[Cell]) -> list[Group]:
     """Read what the resolved cells of a sweep have left; return them in the order of the file."""
-    results: dict[tuple[tuple[str, str], ...], list[Result]] = {}
+    results: dict[frozenset[tuple[str, str]], list[Result]] = {}
     for cell in cells:
-        place = tuple(sorted(cell.coordinates.items()))
+        place = frozenset(cell.coordinates.items())
         results.setdefault(place, []).append(_read(sweep.metric, cell))
     groups = []
     for seeds in results.values():
@@ -137,11 +137,12 @@ def shown(
     """
     varied = {axis for axis, labels in axes.items() if len(labels) > 1}
     others = varied.difference(chosen)
-
-    def belongs(labels: Mapping[str, str]) -> bool:
-        return labels.keys() >= set(chosen) or others.isdisjoint(labels)
-
-    return [group for group in groups if belongs(group.coordinates)]
+    belonging = []
+    for group in groups:
+        group_axes = group.coordinates.keys()
+        if group_axes >= set(chosen) or others.isdisjoint(group_axes):
+            belonging.append(group)
+    return belonging
 
 
 def find(groups: Sequence[Group], place: Mapping[str, str]) -> Group:
@@ -218,8 +219,13 @@ def place_text(place: Mapping[str, str], names: Mapping[str, str]) -> str:
         >>> place_text({}, {})
         'all'
     """
+    return ", ".join(label_texts(place, names)) or "all"
+
+
+def label_texts(place: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """Return the texts of a place, one for each of its axes."""
     texts = []
     for axis, label in place.items():
         says_itself = math.isnan(number(label)) and label.lower() not in _WORDS
         texts.append(label if says_itself else f"{names[axis]} = {label}")
-    return ", ".join(texts) or "all"
+    return texts

@@ -273,15 +273,15 @@ def _innermost(message: str) -> str:
 
 def _allowed_values(message: str) -> str:
     """Return the expected types in words; empty if one of them is unknown."""
-    allowed: dict[str, None] = {}
+    allowed: list[str] = []
     for expected in re.findall(r"Expected an? (.+?)(?:\. Got value: .*)?$", message, re.MULTILINE):
         literal = re.fullmatch(r"(?:typing\.)?Literal\[(.*)\]", expected)
         kind = re.sub(r"<class '(\w+)'>", r"\1", expected)
         if literal:
-            allowed |= dict.fromkeys(re.sub(r"['\"]", "", literal[1]).split(", "))
+            allowed += re.sub(r"['\"]", "", literal[1]).split(", ")
         elif kind in _TYPES:
-            allowed[_TYPES[kind]] = None
+            allowed.append(_TYPES[kind])
         else:
             return ""
-    *others, last = allowed or [""]
+    *others, last = _unique(allowed) or [""]
     return f"{', '.join(others)} or {last}" if others else last

@@ -196,8 +196,12 @@ class FederationCLI(LightningCLI):
             settings.benchmark = False
         callbacks: list[Callback] = [FederationReport()]
         if settings.enable_checkpointing is not False:
-            every_round: dict[str, Any] = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
-            last = LastCheckpoint(filename="last", enable_version_counter=False, **every_round)
+            last = LastCheckpoint(
+                filename="last",
+                enable_version_counter=False,
+                every_n_epochs=1,
+                save_on_train_epoch_end=True,
+            )
             self.best = BestCheckpoint()
             callbacks += [self.best, last]  # so that last.ckpt knows the best round so far
         self.trainer_defaults["callbacks"] = callbacks
@@ -223,10 +227,11 @@ class FederationCLI(LightningCLI):
         given = self.config_init.trainer
         checkpoint_io = AtomicCheckpointIO(background="last.ckpt")
         kwargs["plugins"] = [checkpoint_io, *_as_list(given.plugins)]
-        has_bar = any(isinstance(one, ProgressBar) for one in _as_list(given.callbacks))
+        given_callbacks = _as_list(given.callbacks)
+        has_bar = any(isinstance(callback, ProgressBar) for callback in given_callbacks)
         if settings.enable_progress_bar is not False and not has_bar:
             self.trainer_defaults["callbacks"].append(FederationProgress())
-        for callback in _as_list(given.callbacks):
+        for callback in given_callbacks:
             if isinstance(callback, BestCheckpoint) and self.best is not None:  # by another metric
                 self.trainer_defaults["callbacks"].remove(self.best)
                 self.best = callback
@@ -255,8 +260,10 @@ class ConfigResolver(FederationCLI):
         """Return all settings of a command line, defaults and links included, as plain values."""
         # the parent's: the one of this class, which Lightning calls, parses nothing
         super().parse_arguments(self.parser, complete_configs(args))
-        options = {"skip_none": False, "skip_validation": True, "skip_link_targets": False}
-        settings: dict[str, Any] = json.loads(self.parser.dump(self.config, "json", **options))
+        text = self.parser.dump(
+            self.config, "json", skip_none=False, skip_validation=True, skip_link_targets=False
+        )
+        settings: dict[str, Any] = json.loads(text)
         return settings
 
     def check(self, settings: dict[str, Any]) -> None:
@@ -292,7 +299,9 @@ def _refuse(parser: LightningArgumentParser, name: str, value: object) -> None:
 
 def _as_list(given: Any) -> list[Any]:
     """Return what Lightning takes as None, one object or a list."""
-    return given if isinstance(given, list) else [] if given is None else [given]
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
 
 
 def _report_failure(args: threading.ExceptHookArgs) -> None:

@@ -181,4 +181,5 @@ def _folder_of_checkpoint(checkpoint: Path, runs: Path, saved: str) -> Path | No
         name = checkpoint.relative_to(inside).parts[0]
     elif checkpoint.parent == inside.parent:
         name = saved
-    return runs / name if name and (runs / name).is_dir() else None
+    folder = runs / name
+    return folder if name and folder.is_dir() else None

@@ -479,7 +479,7 @@ class FederatedDataModule(pl.LightningDataModule):
         check_unit_range(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
         options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
         inputs = self.auxiliary_inputs
-        others = () if targets is None else (targets.to(inputs.device),)
+        others = () if targets is None else (targets,)
         return TensorBatches(inputs, *others, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:

@@ -118,9 +118,11 @@ class Preparation:
         runner = self.context.runner
         module.share_batches(Processes() if processes.device.type == "cpu" else processes)
         data = self.context.data
-        runner.adopt(module)
-        with runner.preparing(f"preparing {architecture}: features of the teacher"):
-            targets = module.targets(data.auxiliary_inputs)
+        targets = None
+        if self.settings.teacher is not None:
+            runner.adopt(module)
+            with runner.preparing(f"preparing {architecture}: features of the teacher"):
+                targets = module.targets(data.auxiliary_inputs)
         batches = data.pretrain_batches(self.settings.batch_size, seed=seed, targets=targets)
         epoch_numbers = itertools.count(1)
         trainer = runner.trainer

@@ -346,13 +346,12 @@ class Pretraining(TrainingSettings):
         expected = "be an integer of at least 1, or null"
         check_setting("projection_width", width, is_allowed, expected)
         is_allowed = self.teacher is None or (self.h0 is None and self.epochs > 0)
-        expected = "be null with h0 or 0 epochs, with which nothing is learned"
+        expected = "be null with h0 or 0 epochs, with which nothing is learned: leave one out"
         check_setting("teacher", self.teacher, is_allowed, expected)
         size = self.teacher_size
         is_allowed = size is None or (is_count(size, 1) and self.teacher is not None)
-        check_setting(
-            "teacher_size", size, is_allowed, "be a number of pixels, with a teacher only"
-        )
+        expected = "be an integer of at least 1 with pretraining.teacher, null without"
+        check_setting("teacher_size", size, is_allowed, expected)
 
     def plain(self) -> dict[str, Any]:
         """Return the values, those of ``views`` among them, as the key of a kept h_0 has them."""

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.data.views import SimCLRViews, ViewSettings
-from fedaux_pl.errors import check_setting
+from fedaux_pl.errors import ConfigurationError, check_setting, first_line, is_count
 from fedaux_pl.models.image_classifier import check_pixels
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry
 from fedaux_pl.modules.model_argument import resolve_model, without_head
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.self_supervised import Batch, SelfSupervised
 
-_MAX_IMAGES = 2048  # that the teacher sees at a time
-_MAX_PIXELS = 2**24  # of all of them
+_MAX_PIXELS = 2**22  # of all images that the teacher sees at a time
 
 
 class FeatureDistillation(SelfSupervised):
@@ -27,9 +26,9 @@ class FeatureDistillation(SelfSupervised):
 
     Training batches are images, alone or first in a tuple: uint8, or floats in [0, 1]. The teacher
     sees each image as it is, the network a random view of it. A predictor of two layers maps h of
-    the view to the teacher's features, and the loss is 1 - cos of the angle between them. After
-    ``targets`` the second entry of a batch is what that returned of its images, so that the teacher
-    runs once, not in every epoch. A copy of the teacher is used in evaluation mode, and its weights
+    the view to the teacher's features, and the loss is 1 - cos of the angle between them. If the
+    second entry of a batch has the teacher's features of its images, as ``targets`` returns them,
+    the teacher does not run. A copy of the teacher is used in evaluation mode, and its weights
     stay. Validation and ``forward`` are those of ``SelfSupervised``. Logs ``train/loss`` and, with
     labeled validation batches, ``val/knn_accuracy``. Arguments that are not listed are those of
     ``SimCLR``.
@@ -67,8 +66,9 @@ class FeatureDistillation(SelfSupervised):
     ) -> None:
         from lightly.models.modules.heads import BYOLPredictionHead  # takes seconds
 
-        is_allowed = teacher_size is None or teacher_size >= 1
-        check_setting("teacher_size", teacher_size, is_allowed, "be at least 1, or None")
+        is_allowed = teacher_size is None or is_count(teacher_size, 1)
+        expected = "be an integer of at least 1, or None"
+        check_setting("teacher_size", teacher_size, is_allowed, expected)
         super().__init__(model, knn_k, optimizer, model_options, **asdict(views))
         self.teacher: Any = without_head(resolve_model(copy.deepcopy(teacher), 1, None))
         self.teacher.requires_grad_(False)
@@ -77,7 +77,7 @@ class FeatureDistillation(SelfSupervised):
         self.predictor = BYOLPredictionHead(self.backbone.feature_dim, width, dim)
         self.views = SimCLRViews(views)
         self.teacher_size = teacher_size
-        self._has_targets = False  # whether batches hold the teacher's features
+        self._target_dim = dim
 
     @classmethod
     def rebuild_arguments(cls, saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,18 +92,27 @@ class FeatureDistillation(SelfSupervised):
         check_inputs(self.teacher, self._resize(images[:1]))
 
     def targets(self, inputs: Inputs) -> Tensor:
-        """Compute the teacher's features of all images, (N, d), which batches hold from now on."""
+        """Compute the teacher's features of all images, (N, d), for the batches."""
+        try:
+            check_inputs(self.teacher, self._resize(inputs[:1]))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the teacher cannot read these images with teacher_size {self.teacher_size} "
+                f"({first_line(error)}): set it to the size that the teacher was made for, or "
+                "choose another teacher"
+            ) from error
         side = self.teacher_size or inputs.shape[2]
-        size = min(_MAX_IMAGES, max(1, _MAX_PIXELS // side**2))
+        size = max(1, _MAX_PIXELS // side**2)
         rows = [slice(start, start + size) for start in range(0, len(inputs), size)]
         features = [self.teacher_features(images) for images in read_batches(inputs, rows)]
-        self._has_targets = True
         return torch.cat(features)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Compute the mean of 1 - cos of the angle between prediction and teacher's features."""
         images = first_entry(batch)
-        target = batch[1] if self._has_targets else self.teacher_features(images)
+        target = self._given_target(batch, len(images))
+        if target is None:
+            target = self.teacher_features(images)
         views = self.views(images)
         prediction = self.predictor(self.backbone.features(views))
         with torch.autocast(self.device.type, enabled=False):
@@ -119,10 +128,17 @@ class FeatureDistillation(SelfSupervised):
         self.teacher.train(self.training)  # Lightning warns of layers in evaluation mode
         return features
 
+    def _given_target(self, batch: Batch, count: int) -> Tensor | None:
+        """Return the teacher's features, if they are the second entry of a batch."""
+        if isinstance(batch, Tensor) or len(batch) < 2 or not isinstance(batch[1], Tensor):
+            return None
+        is_target = batch[1].shape == (count, self._target_dim)
+        return batch[1] if is_target and batch[1].is_floating_point() else None
+
     def _resize(self, images: Tensor) -> Tensor:
         """Return images as the teacher reads them."""
         size = self.teacher_size
         if size is None:
             return images
         scale = 255 if images.dtype == torch.uint8 else 1
-        return F.interpolate(images / scale, (size, size), mode="bilinear", antialias=True)
+        return F.interpolate(images.float() / scale, (size, size), mode="bilinear", antialias=True)

@@ -87,5 +87,5 @@ def test_a_wrong_teacher_is_one_line(tmp_path, teacher):
     for options in ({"h0": teacher}, {"epochs": 0}):
         with pytest.raises(ValueError, match=r"pretraining\.teacher: got .*be null with h0"):
             Pretraining(teacher=teacher, **options)
-    with pytest.raises(ValueError, match=r"pretraining\.teacher_size: got 64; .*with a teacher"):
+    with pytest.raises(ValueError, match=r"pretraining\.teacher_size: got 64; .*null without"):
         Pretraining(teacher_size=64)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from fedaux_pl.data import ViewSettings
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import FeatureDistillation, OptimizerSettings
 from tests.modules.conftest import SMALL, assert_bf16_trains_like_32_bits, assert_same_weights
@@ -68,6 +69,9 @@ def test_the_teacher_sees_whole_images_once(digits):
     targets = module.targets(images)
     enlarged = F.interpolate(images / 255, (16, 16), mode="bilinear", align_corners=False)
     torch.testing.assert_close(targets, module.teacher.eval().features(enlarged))
+    labels = torch.arange(12)
+    torch.manual_seed(3)
+    assert module.training_step((images, labels), 0).item() == pytest.approx(loss.item())
     module.teacher = None
     torch.manual_seed(3)
     assert module.training_step((images, targets), 0).item() == pytest.approx(loss.item(), rel=1e-5)
@@ -116,7 +120,9 @@ def test_refused_batches():
     colored = create_model("resnet8", 10, width=0.125)
     with pytest.raises(ValueError, match=r"expected images of shape \(N, 3, H, W\)"):
         small(colored).check_batch(UNIT)
-    with pytest.raises(ValueError, match="teacher_size: got 0; expected to be at least 1"):
+    with pytest.raises(ValueError, match="teacher_size: got 0; expected to be an integer"):
         small(teacher_size=0)
+    with pytest.raises(ConfigurationError, match=r"cannot read .* with teacher_size 16 \(exp"):
+        small(colored, teacher_size=16).targets(UNIT)
     with pytest.raises(TypeError, match="Linear lacks features"):
         small(torch.nn.Linear(4, 4))

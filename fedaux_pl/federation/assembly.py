@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import pytorch_lightning as pl
-
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
 from fedaux_pl.engine.inference import server_statistics
@@ -21,8 +19,9 @@ from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.models import complete_options
 from fedaux_pl.modules import ClientModule, DistillationModule, PrivateClientModule
+from fedaux_pl.modules.classifier_module import ClassifierModule
 
-_Module = TypeVar("_Module", bound=pl.LightningModule)
+_Module = TypeVar("_Module", bound=ClassifierModule)
 
 
 def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparation]:
@@ -105,5 +104,6 @@ def _create_modules(
     modules = {}
     for name, student in federation.students.items():
         module = module_type(copy.deepcopy(student), len(federation.classes), **options)
+        module.reads_features = federation.reads_features
         modules[name] = module.to(device)
     return modules

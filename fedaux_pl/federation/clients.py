@@ -27,6 +27,7 @@ from fedaux_pl.engine.stage import Batches, DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context, ServerFeatures
+from fedaux_pl.federation.fixed_features import FixedFeatures
 from fedaux_pl.federation.private_updates import private_steps, released_mu
 from fedaux_pl.federation.settings import LocalTraining, UpdatePrivacy
 from fedaux_pl.functional import SampledGaussian, blend_states, clipped_log_likelihood
@@ -49,6 +50,7 @@ class LocalClients:
     batchnorm_statistics: BatchNormOption = "running"  # of evaluation
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
     secret_updates: bool = False  # whether batches and noise of private updates are secret
+    features: dict[str, FixedFeatures] = field(default_factory=dict)  # h(x), if modules read it
 
     def prepare(
         self,
@@ -159,6 +161,7 @@ class LocalClients:
         names = self.context.architectures
         sizes = self.context.data.client_sizes
         mine = processes.local(clients)
+        self._update_features(states, mine)
         jobs = {i: self._job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
         with self.context.progress.stage("clients", len(mine), "client") as stage:
             results = self._run(jobs, lambda result: stage.update(1, loss=result.loss))
@@ -190,6 +193,18 @@ class LocalClients:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))
         return updates
+
+    def _update_features(self, states: Mapping[str, State], clients: Sequence[int]) -> None:
+        """Compute h(x) of the data of clients whose modules train on it."""
+        for name, module in self.modules.items():
+            group = [client for client in clients if self.context.architectures[client] == name]
+            if not group or not module.reads_features:
+                continue
+            if name not in self.features:
+                is_private = self.settings.privacy is not None
+                predict = predict_private_features if is_private else predict_features
+                self.features[name] = FixedFeatures(self.context, predict)
+            self.features[name].update(module.model, states[name], group)
 
     def _run(
         self, jobs: Mapping[int, Job], on_done: DoneHook | None = None
@@ -270,6 +285,8 @@ class LocalClients:
 
     def _fine_tune(self, round_: int, states: Mapping[int, State]) -> dict[int, State]:
         """Train the server's model on the data of each client."""
+        names = self.context.architectures
+        self._update_features({names[i]: state for i, state in states.items()}, list(states))
         jobs = {}
         for client, state in states.items():
             jobs[client] = replace(
@@ -293,6 +310,8 @@ class LocalClients:
         correction = None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
+        fixed = self.features.get(self.context.architectures[client])
+        features = None if fixed is None else fixed.values
         noise = None
         if self.settings.privacy is None:
             batches: Batches = self.context.data.client_batches(
@@ -300,10 +319,12 @@ class LocalClients:
                 self.settings.batch_size,
                 round_,
                 balanced=self.settings.class_weights == "balanced",
+                features=features,
                 augmentation=self.settings.augment,
             )
         else:
-            batches, noise = self._private_batches(self.settings.privacy, round_, client)
+            privacy = self.settings.privacy
+            batches, noise = self._private_batches(privacy, round_, client, features)
         return Job(
             batches,
             self.settings.epochs,
@@ -324,7 +345,7 @@ class LocalClients:
         return private_steps(self.settings, size, self.context.rounds, mu)
 
     def _private_batches(
-        self, privacy: UpdatePrivacy, round_: int, client: int
+        self, privacy: UpdatePrivacy, round_: int, client: int, features: Tensor | None
     ) -> tuple[PoissonBatches, GradientNoise]:
         steps = self.private_steps(client)
         data = self.context.data
@@ -333,6 +354,7 @@ class LocalClients:
             steps.rate,
             steps.steps // self.settings.epochs,
             None if self.secret_updates else round_,
+            features,
             augmentation=self.settings.augment,
         )
         expected = steps.rate * data.client_sizes[client]

@@ -33,12 +33,12 @@ def describe_duration(federation: FederationModule, preparation: Preparation) ->
         rounds = (trainer.max_epochs or -1) - len(federation.history)
     with isolated_rng(0), torch.enable_grad():
         pretraining = _pretraining_seconds(federation, preparation)
-        each = _round_seconds(federation) if rounds > 0 else 0.0
-    seconds = pretraining + max(rounds, 0) * each
+        features, each = _round_seconds(federation) if rounds > 0 else (0.0, 0.0)
+    seconds = pretraining + features + max(rounds, 0) * each
     if seconds < LONG:
         return None
-    parts = [f"{_format(pretraining)} to learn h_0"] if pretraining else []
-    parts += [f"{_format(each)} a round"] if each else []
+    named = {"to learn h_0": pretraining, "for features": features, "a round": each}
+    parts = [f"{_format(value)} {name}" for name, value in named.items() if value]
     return (
         f"this run takes about {_format(seconds)} on this CPU ({', '.join(parts)}, by a few "
         "measured steps); `fedaux-pl fit --config quickstart` takes a minute"
@@ -65,19 +65,30 @@ def _pretraining_seconds(federation: FederationModule, preparation: Preparation)
     return total
 
 
-def _round_seconds(federation: FederationModule) -> float:
-    """Estimate a round: clients train, teachers predict, students are distilled and evaluated."""
+def _round_seconds(federation: FederationModule) -> tuple[float, float]:
+    """Estimate a round: clients train, teachers predict, students are distilled and evaluated.
+
+    Returns the seconds for features of a fixed h, which are computed once, and those of each round.
+    """
     data = federation.data
     algorithm = federation.algorithm
     share = federation.participation if algorithm.trains_clients else 0.0
     batch = data.all_inputs[0][:_SAMPLES]
     total = 0.0
+    once = 0.0
     for name, student in federation.students.items():
-        model = copy.deepcopy(student)
-        train = _seconds(_train, model, batch)
-        predict = _seconds(_predict, model, batch)
+        model: Any = copy.deepcopy(student)
         clients = zip(federation.architectures, data.client_sizes, strict=True)
         sizes = [size for architecture, size in clients if architecture == name]
+        inputs = batch
+        if federation.reads_features:
+            counts = [*sizes, len(data.evaluation_examples)]
+            counts += [len(data.distill_inputs)] if algorithm.distills else []
+            once += sum(counts) * _seconds(_predict, model, batch)
+            inputs = model.features(batch).detach()
+            model = model.head
+        train = _seconds(_train, model, inputs)
+        predict = _seconds(_predict, model, inputs)
         total += share * sum(sizes) * federation.local.epochs * train
         total += len(data.evaluation_examples) * predict
         if algorithm.distills:
@@ -85,7 +96,7 @@ def _round_seconds(federation: FederationModule) -> float:
             digesting = 0.0 if algorithm.sends_weights else share * len(sizes)
             total += (1 + digesting) * distilled * federation.distillation.epochs * train
             total += distilled * share * len(sizes) * predict
-    return total
+    return once, total
 
 
 def _pretrain(module: Any, batch: Tensor, targets: Tensor | None) -> None:

@@ -59,6 +59,11 @@ class Evaluation:
         votes = torch.cat([members, ensemble[None]]).argmax(dim=2).T
         self._batches.append(Predictions(votes, labels, ensemble if keep_logits else ensemble[:0]))
 
+    @property
+    def count(self) -> int:
+        """The number of samples so far."""
+        return sum(len(batch.labels) for batch in self._batches)
+
     def join_batches(self) -> Predictions:
         """Return all predictions, and forget them."""
         joined = Predictions(*map(torch.cat, zip(*self._batches, strict=True)))

@@ -166,6 +166,9 @@ class Federation(FederationModule):
         features = ServerFeatures(
             data, self.extractors(), preparation.context.runner.predict_features
         )
+        parts = features.parts()
+        if self.head_only:  # h stays h_0
+            self.server.keep_features(parts)
         released = Released(
             self.plan,
             self.releases,
@@ -173,7 +176,7 @@ class Federation(FederationModule):
             sizes=data.client_sizes,
             num_negatives=len(data.negative_inputs),
             num_classes=len(data.classes),
-            parts=features.parts(),
+            parts=parts,
         )
         first: Sequence[ReleasedHead] = []
         for step in self.plan.values():  # w_i of every client, noisy
@@ -381,7 +384,12 @@ class Federation(FederationModule):
         if batch_idx == 0:
             self.students.check_inputs(x)
             self.evaluation.begin()
-        members = self.students.evaluate(x, self.batchnorm_statistics)
+        is_fit = self.trainer.state.fn is TrainerFn.FITTING
+        if self.reads_features and is_fit:  # the same data after every round
+            rows = slice(self.evaluation.count, self.evaluation.count + len(x))
+            members = self.server.evaluate_heads(self.students.items(), rows)
+        else:
+            members = self.students.evaluate(x, self.batchnorm_statistics)
         keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None
         self.evaluation.add(members, labels, keep_logits)
 

@@ -256,6 +256,12 @@ class FederationModule(pl.LightningModule):
         return [private_steps(self.local, size, rounds, mu) for size in sizes]
 
     @property
+    def reads_features(self) -> bool:
+        """Whether heads are trained on h(x), computed once, which augmentation would change."""
+        augmented = self.local.augmentation or self.distillation.augmentation
+        return self.head_only and not augmented
+
+    @property
     def is_voted(self) -> bool:
         """Whether clients vote on the server's models after distillation."""
         return self.algorithm.distills and self.distillation.blend == "vote"

@@ -1,7 +1,7 @@
 """What the server computes in a round: its steps, predictions, soft labels and students."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -39,7 +39,8 @@ class Server:
     settings: Distillation
     batchnorm_statistics: BatchNormStatistics = "running"
     head_only: bool = False
-    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # h(x) if it is fixed
+    # h(x), if it is fixed, by architecture, part of the data and BatchNorm statistics
+    features: dict[tuple[str, str, str], Tensor] = field(default_factory=dict)
 
     def payloads(self) -> dict[str, State]:
         """Return what the server sends to the clients of each architecture besides its model."""
@@ -161,14 +162,41 @@ class Server:
                 model, state, inputs, self.batchnorm_statistics, rows
             )
         model.load_state_dict(state)
-        key = architecture, part
-        if key not in self.features:
-            self.features[key] = predict_features(
-                model, self.inputs(part), self.batchnorm_statistics
-            )
+        features = self.fixed_features(architecture, state, part, self.batchnorm_statistics)
         with torch.no_grad():
-            logits: Tensor = model.head(self.features[key])  # type: ignore[operator]
+            logits: Tensor = model.head(features)  # type: ignore[operator]
         return logits.float()
+
+    def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Keep h(x) with running statistics, by part of the data and architecture."""
+        for part, features in parts.items():
+            for name, values in features.items():
+                self.features[name, part, "running"] = values
+
+    def fixed_features(
+        self,
+        architecture: str,
+        state: State,
+        part: str,
+        statistics: BatchNormStatistics = "running",
+    ) -> Tensor:
+        """Return h(x) on one part of the data, which is computed once, shape (N, d)."""
+        key = architecture, part, statistics
+        if key not in self.features:
+            model = self.models[architecture]
+            model.load_state_dict(state)
+            with self.context.runner.preparing(f"preparing {architecture}: features"):
+                self.features[key] = predict_features(model, self.inputs(part), statistics)
+        return self.features[key]
+
+    def evaluate_heads(self, students: Iterable[tuple[str, nn.Module]], rows: slice) -> Tensor:
+        """Return logits of students with fixed h on rows of the evaluated data, shape (S, N, C)."""
+        logits = []
+        for name, student in students:
+            state = student.state_dict()
+            features = self.fixed_features(name, state, "evaluation", self.batchnorm_statistics)
+            logits.append(student.head(features[rows]).float())  # type: ignore[operator]
+        return torch.stack(logits)
 
     def soft_labels(self, round_: Round) -> Tensor:
         """Return the soft labels on D_distill, or on the round's subset, shape (N, C)."""
@@ -288,7 +316,7 @@ class Server:
             for number, name in mine:
                 seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_.number, number)
                 job = replace(
-                    self._job(round_, round_.averages[name], soft_labels, seed),
+                    self._job(round_, name, round_.averages[name], soft_labels, seed),
                     optimizer_state=self.context.carried.server_optimizers.get(name),
                     keep_optimizer=self.context.carry_optimizers,
                 )
@@ -306,14 +334,20 @@ class Server:
                 self.context.carried.server_optimizers[name] = result.optimizer_state
         return states, losses
 
-    def _job(self, round_: Round, state: State, soft_labels: Tensor, seed: int) -> Job:
+    def _job(
+        self, round_: Round, architecture: str, state: State, soft_labels: Tensor, seed: int
+    ) -> Job:
         """Return the distillation of a model with given weights."""
+        features = None
+        if self.distillers[architecture].reads_features:
+            features = self.fixed_features(architecture, state, "distill")
         batches = self.context.data.distill_batches(
             soft_labels,
             self.settings.batch_size,
             round_.number,
             labeled=self.settings.hard_labels > 0,
             subset=round_.subset,
+            features=features,
             augmentation=self.settings.augment,
         )
         lr = self.context.lr_of(self.settings, round_.number)
@@ -328,8 +362,9 @@ class Server:
         with self.context.progress.stage("digestion", len(updates), "client") as stage:
             for update in updates:
                 seed = self.context.derive_seed(SeedPurpose.DIGESTION, round_.number, update.client)
-                job = self._job(round_, update.state, soft_labels, seed)
-                [result] = self.context.runner.run_all(self.distillers[update.architecture], [job])
+                name = update.architecture
+                job = self._job(round_, name, update.state, soft_labels, seed)
+                [result] = self.context.runner.run_all(self.distillers[name], [job])
                 digested[update.client] = result.state
                 stage.update(1, loss=result.loss)
         self.context.carried.client_states.update(self.context.processes.merge(digested))

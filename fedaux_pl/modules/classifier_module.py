@@ -1,7 +1,8 @@
 """The base of client training and server distillation: a classifier, its optimizer, its metrics."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class ClassifierModule(OptimizedModule):
         self.num_classes = num_classes
         self.model: Any = resolve_model(model, num_classes, model_options)
         self.head_only = trained == "head"
+        self.reads_features = False  # whether training batches have h(x) in place of x
         if self.head_only:
             self.model.requires_grad_(False)
             self.model.head.requires_grad_(True)
@@ -63,6 +65,13 @@ class ClassifierModule(OptimizedModule):
         check_inputs(self.model, x)
         logits: Tensor = self.model(x)
         return logits
+
+    @property
+    def network(self) -> nn.Module:
+        """What maps the inputs of training batches to logits: f, or g if they are features."""
+        if self.reads_features:
+            return nn.Sequential(OrderedDict(head=self.model.head))
+        return cast("nn.Module", self.model)
 
     def start_from(self, state: Mapping[str, Tensor]) -> None:
         """Load the model's weights in place, before training starts."""

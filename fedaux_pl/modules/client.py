@@ -163,9 +163,9 @@ class ClientModule(ClassifierModule):
         x, labels = batch[:2]
         options: dict[str, Any] = {"label_smoothing": self.label_smoothing}
         if self.weighted:
-            losses = F.cross_entropy(self.model(x), labels, reduction="none", **options)
+            losses = F.cross_entropy(self.network(x), labels, reduction="none", **options)
             return (batch[2] * losses).mean()
-        return F.cross_entropy(self.model(x), labels, **options)
+        return F.cross_entropy(self.network(x), labels, **options)
 
     def _correction_term(self) -> Tensor:
         """Return <theta, c> - stop_gradient(<theta, c>): its gradient is c, its value 0.

@@ -65,7 +65,7 @@ class DistillationModule(ClassifierModule):
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute D_KL(soft labels, softmax(f(x))); log how often student and teachers agree."""
         x, targets = batch[:2]
-        logits = self.model(x).float()
+        logits = self.network(x).float()
         targets = targets.to(logits.dtype)
         labels = batch[2] if self.hard_labels else None
         loss = distillation_loss(logits, targets, self.temperature, labels, self.hard_labels)

@@ -108,9 +108,10 @@ class PrivateClientModule(ClientModule):
     def sample_gradients(self, x: Tensor, labels: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return the gradients of each sample, shapes (N, size), and its loss, shape (N,)."""
         trained = self.sample_parameters()
+        network = self.network
 
         def loss(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-            logits = functional_call(self.model, parameters, (image[None],))
+            logits = functional_call(network, parameters, (image[None],))
             target = label.clamp(min=0)[None]
             value = F.cross_entropy(logits, target, label_smoothing=self.label_smoothing)
             return value * (label >= 0)

@@ -63,3 +63,10 @@ def test_the_measurement_changes_nothing(tmp_path, seconds_of_steps, monkeypatch
     plain = run(tmp_path / "other", FedAUX(), rounds=1)
     assert torch.equal(torch.get_rng_state(), state)
     assert_same(weights(measured), weights(plain))
+
+
+def test_features_of_a_fixed_h_count_once(tmp_path, seconds_of_steps, capsys):
+    seconds_of_steps(6_400)
+    run(tmp_path, FedAvg(), rounds=2, trained="head")
+    # h(x) of 64 + 40 samples; a round trains 64 and evaluates 40
+    assert "about 9 h on this CPU (3 h for features, 3 h a round" in note(capsys)

@@ -1,0 +1,50 @@
+"""h(x) where only heads are trained: computed once, not in every step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fedaux_pl.data.lazy_inputs import Inputs
+from fedaux_pl.federation.context import Context
+from fedaux_pl.functional.averaging import State
+from fedaux_pl.models.classifier import of_head
+
+
+@dataclass
+class FixedFeatures:
+    """h(x) of the clients' training data by one architecture, for the clients that have trained."""
+
+    context: Context
+    predict: Callable[[nn.Module, Inputs], Tensor]
+    backbone: State = field(default_factory=dict)
+    clients: set[int] = field(default_factory=set)
+    values: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, d), 0 for other clients
+
+    def update(self, model: nn.Module, state: State, clients: Sequence[int]) -> None:
+        """Compute the rows of new clients, or of all if h is another one, as a site may get it."""
+        backbone = {key: tensor for key, tensor in state.items() if not of_head(key)}
+        if not _are_equal(backbone, self.backbone):
+            self.clients.clear()
+            self.backbone = backbone
+        data = self.context.data
+        new = [client for client in clients if client not in self.clients]
+        if not new:
+            return
+        model.load_state_dict(state)
+        with self.context.progress.stage("features", len(new), "client") as stage:
+            for client in new:
+                inputs = data.client(client).inputs
+                features = self.predict(model, inputs).to(inputs.device)
+                if not self.clients:
+                    size = len(data.all_inputs[0]), features.shape[1]
+                    self.values = features.new_zeros(size)
+                self.values[data.client_indices[client].to(inputs.device)] = features
+                self.clients.add(client)
+                stage.update(1)
+
+
+def _are_equal(state: State, other: State) -> bool:
+    same_names = state.keys() == other.keys()
+    return same_names and all(torch.equal(tensor, other[key]) for key, tensor in state.items())

@@ -96,10 +96,11 @@ class AdaptedNetwork(ImageClassifier):
         if not len(x) or size in self._readable:
             return
         modes = {module: module.training for module in self.modules()}
+        device = next(self.parameters()).device  # a teacher has no head
         self.eval()
         try:
             with torch.no_grad():
-                shape = tuple(self.features(x[:1].to(self.head.weight.device)).shape)
+                shape = tuple(self.features(x[:1].to(device)).shape)
             expected = (1, self.feature_dim)
             reason = "" if shape == expected else f"features have shape {shape}, not {expected}"
         except Exception as error:  # of any class: it is another package's network

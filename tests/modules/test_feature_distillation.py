@@ -126,3 +126,11 @@ def test_refused_batches():
         small(colored, teacher_size=16).targets(UNIT)
     with pytest.raises(TypeError, match="Linear lacks features"):
         small(torch.nn.Linear(4, 4))
+
+
+def test_a_network_of_others_teaches():
+    teacher = create_model("torchvision/shufflenet_v2_x0_5", 10, small_images=False)
+    module = FeatureDistillation("resnet8", teacher, teacher_size=64, model_options=SMALL)
+    images = torch.rand(2, 3, 32, 32)
+    expected = teacher.eval().features(F.interpolate(images, (64, 64), mode="bilinear"))
+    torch.testing.assert_close(module.targets(images), expected, rtol=1e-3, atol=1e-4)

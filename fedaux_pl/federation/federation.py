@@ -387,7 +387,9 @@ class Federation(FederationModule):
         is_fit = self.trainer.state.fn is TrainerFn.FITTING
         if self.reads_features and is_fit:  # the same data after every round
             rows = slice(self.evaluation.count, self.evaluation.count + len(x))
-            members = self.server.evaluate_heads(self.students.items(), rows)
+            states = self.students.states().items()
+            logits = [self.server.predict(name, state, "evaluation") for name, state in states]
+            members = torch.stack(logits)[:, rows]
         else:
             members = self.students.evaluate(x, self.batchnorm_statistics)
         keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None

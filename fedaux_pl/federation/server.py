@@ -1,10 +1,11 @@
 """What the server computes in a round: its steps, predictions, soft labels and students."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
@@ -150,22 +151,17 @@ class Server:
 
         With ``rows``, the positions of M samples, the shape is (M, C).
         """
-        model = self.models[architecture]
         if rows is not None and not len(rows):
             return torch.zeros(0, len(self.context.data.classes), device=rows.device)
         if rows is not None and (self.head_only or self.batchnorm_statistics == "batch"):
             # a head costs little, and the statistics of a batch depend on all its samples
             return self.predict(architecture, state, part)[rows]
-        if not self.head_only:
-            inputs = self.inputs(part)
-            return self.context.runner.predict(
-                model, state, inputs, self.batchnorm_statistics, rows
-            )
-        model.load_state_dict(state)
-        features = self.fixed_features(architecture, state, part, self.batchnorm_statistics)
-        with torch.no_grad():
-            logits: Tensor = model.head(features)  # type: ignore[operator]
-        return logits.float()
+        statistics = self.batchnorm_statistics
+        if self.head_only:
+            features = self.fixed_features(architecture, state, part, statistics)
+            return F.linear(features, state["head.weight"], state["head.bias"]).float()
+        model = self.models[architecture]
+        return self.context.runner.predict(model, state, self.inputs(part), statistics, rows)
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Keep h(x) with running statistics, by part of the data and architecture."""
@@ -188,15 +184,6 @@ class Server:
             with self.context.runner.preparing(f"preparing {architecture}: features"):
                 self.features[key] = predict_features(model, self.inputs(part), statistics)
         return self.features[key]
-
-    def evaluate_heads(self, students: Iterable[tuple[str, nn.Module]], rows: slice) -> Tensor:
-        """Return logits of students with fixed h on rows of the evaluated data, shape (S, N, C)."""
-        logits = []
-        for name, student in students:
-            state = student.state_dict()
-            features = self.fixed_features(name, state, "evaluation", self.batchnorm_statistics)
-            logits.append(student.head(features[rows]).float())  # type: ignore[operator]
-        return torch.stack(logits)
 
     def soft_labels(self, round_: Round) -> Tensor:
         """Return the soft labels on D_distill, or on the round's subset, shape (N, C)."""

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
+from torchvision.transforms.functional import pil_to_tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm.contrib.concurrent import thread_map  # type: ignore[import-untyped]
 
 from fedaux_pl.data.cache import cached, fingerprint, is_off
 from fedaux_pl.data.input_checks import (
@@ -119,9 +121,9 @@ def decode_images(
                 failures[index] = str(error)
 
     starts = range(0, len(files), _FILES_PER_TASK)
-    options = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
-    with ThreadPoolExecutor() as pool:  # disable=None: silent unless stderr is a terminal
-        list(tqdm(pool.map(decode_some, starts), total=len(starts), disable=None, **options))
+    bar = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
+    # disable=None: silent unless stderr is a terminal
+    thread_map(decode_some, starts, tqdm_class=tqdm, disable=None, **bar)
     return result, dict(sorted(failures.items()))
 
 
@@ -258,8 +260,7 @@ def from_pil(image: Any, channels: int | None = None, size: int | None = None) -
     plain = plain.convert("L" if is_gray else "RGB")
     if size is not None:
         plain = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
-    pixels = np.array(plain, dtype=np.uint8).reshape(plain.height, plain.width, -1)
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    return pil_to_tensor(plain)
 
 
 def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:

@@ -19,8 +19,16 @@ from fedaux_pl.errors import first_line
 from fedaux_pl.files import user_cache
 
 _STL10_CLASSES = (
-    *("airplane", "bird", "car", "cat", "deer"),
-    *("dog", "horse", "monkey", "ship", "truck"),
+    "airplane",
+    "bird",
+    "car",
+    "cat",
+    "deer",
+    "dog",
+    "horse",
+    "monkey",
+    "ship",
+    "truck",
 )
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +159,8 @@ class Source(ABC):
 class PartSource(Source):
     """A source that loads all of its parts in one method."""
 
+    has_validation: ClassVar[bool] = False
+    """Whether ``load`` knows the part ``validation``."""
     remedy = "choose another source for it"
     """What to do if there is no test data."""
 
@@ -175,7 +178,7 @@ class PartSource(Source):
 
     def validation(self) -> Examples | None:
         """The validation data, with the classes of the training data; None without any."""
-        return self.load("validation")
+        return self.load("validation") if self.has_validation else None
 
     def _get(self, part: str) -> Examples:
         examples = self.load(part)

@@ -55,8 +55,8 @@ class _HubText(TextSource):
         self.cache_dir = Path(cache_dir).expanduser()
 
     def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data, nor test data without labels."""
-        if part == "validation" or (part == "test" and not self.classes):
+        """Load a part; there is no test data without labels."""
+        if part == "test" and not self.classes:
             return None
         return self._read(part, labeled=bool(self.classes))
 

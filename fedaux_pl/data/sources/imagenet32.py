@@ -31,10 +31,8 @@ class ImageNet32(PartSource):
         """The training images; their labels are not read."""
         return torch.cat([_images(path) for path in self._files("train")])
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part."""
         files = self._files(part)
         labels = torch.cat([torch.from_numpy(_read(path, "labels")).long() for path in files])
         images = torch.cat([_images(path) for path in files])

@@ -68,6 +68,8 @@ class NpzImages(PartSource):
         (torch.Size([2, 3, 8, 8]), ('0', '1'))
     """
 
+    has_validation = True
+
     def __init__(
         self,
         path: str | Path,

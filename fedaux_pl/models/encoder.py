@@ -102,8 +102,7 @@ class Encoder(Classifier):
         **others: Any,
     ) -> None:
         """Raise the constructor's errors for wrong options, without loading anything."""
-        check_source(source, config)
-        check_pooling(pooling)
+        check_encoder(source, config, pooling)
         for name, minimum in (("length", 1), ("pad_id", 0), ("mask_id", 0)):
             value = others.get(name)
             if value is not None:
@@ -292,17 +291,15 @@ def _count_positions(encoder: nn.Module, config: Any) -> int:
     return int(positions) - (0 if padding_index is None else padding_index + 1)
 
 
-def check_source(source: str | Path | None, config: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError unless one of the two is given."""
+def check_encoder(
+    source: str | Path | None, config: Mapping[str, Any] | None, pooling: str
+) -> None:
+    """Raise a ValueError unless either source or config is given, and the pooling is known."""
     if (source is None) == (config is None):
         raise ValueError(
             "an encoder needs either source, a folder or a name on the hub, or config, the "
             f"values of a configuration, but got source={source!r} and config={config!r}."
         )
-
-
-def check_pooling(pooling: str) -> None:
-    """Raise a ValueError for an unknown pooling."""
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
 

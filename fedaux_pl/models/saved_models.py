@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.adapted_network import AdaptedNetwork
-from fedaux_pl.models.classifier import of_head
+from fedaux_pl.models.classifier import of_head, without_head
 from fedaux_pl.models.registry import (
     check_imported,
     complete_options,
@@ -35,8 +35,7 @@ _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
     """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
-    state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    write_safetensors(Path(path), state, _describe(model))
+    write_safetensors(Path(path), without_head(model.state_dict()), _describe(model))
     return Path(path)
 
 
@@ -66,7 +65,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
     named = model.from_library(state) if isinstance(model, AdaptedNetwork) else state
     left_out = [key for key, name in zip(state, named, strict=True) if of_head(name)]
-    given = {key: value for key, value in named.items() if not of_head(key)}
+    given = without_head(named)
     misfit = _describe_misfit(model, given)
     if misfit:
         raise ValueError(
@@ -85,12 +84,14 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
 
 def _describe_misfit(model: nn.Module, given: Mapping[str, Tensor]) -> str:
     """Name the entries of h that a state dict lacks, has besides or has in another shape."""
-    expected = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    expected = without_head(model.state_dict())
     common = expected.keys() & given.keys()
-    missing = sorted(expected.keys() - common)
-    unexpected = sorted(given.keys() - common)
     reshaped = sorted(key for key in common if expected[key].shape != given[key].shape)
-    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    kinds = {
+        "missing": sorted(expected.keys() - common),
+        "unexpected": sorted(given.keys() - common),
+        "of another shape": reshaped,
+    }
     texts = []
     for kind, keys in kinds.items():
         if keys:

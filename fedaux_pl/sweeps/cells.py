@@ -20,10 +20,22 @@ from fedaux_pl.sweeps.cell_lock import is_held
 
 # Options that change where and how a run happens, but not its result, up to rounding.
 _WITHOUT_EFFECT = (
-    *("accelerator", "strategy", "devices", "num_nodes", "default_root_dir", "logger"),
-    *("profiler", "log_every_n_steps", "num_sanity_val_steps"),
-    *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
-    *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
+    "accelerator",
+    "strategy",
+    "devices",
+    "num_nodes",
+    "default_root_dir",
+    "logger",
+    "profiler",
+    "log_every_n_steps",
+    "num_sanity_val_steps",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "enable_checkpointing",
+    "enable_autolog_hparams",
+    "model_registry",
+    "detect_anomaly",
+    "use_distributed_sampler",
 )
 
 _BAR_FROM = 50  # resolving more cells than this shows a progress bar

@@ -24,8 +24,17 @@ _SCRIPTS = {
     **{f: f"similar_images.py {f}" for f in ("fig15", "fig16", "digits_fig15", "digits_fig16")},
 }  # of paper/ in the repository; they need no sweep
 _KEYS = (
-    *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
-    *("tables", "figures", "published"),
+    "title",
+    "note",
+    "base",
+    "seeds",
+    "metric",
+    "axes",
+    "grids",
+    "where",
+    "tables",
+    "figures",
+    "published",
 )
 # The axes that tables and kinds of figures show, and whether each is required.
 _TABLE = {"rows": True, "columns": False, "best": False}

@@ -63,9 +63,11 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     visited: set[Path] = set()
     skipped: list[Path] = []
     # in this order an image counts where it is, not where a link leads to it
-    real_folders = [(i, folder) for i, folder in enumerate(folders) if not folder.is_symlink()]
-    links = [(i, folder) for i, folder in enumerate(folders) if folder.is_symlink()]
+    real_folders: list[tuple[int, Path]] = []
+    links: list[tuple[int, Path]] = []
     linked_files: list[tuple[int, Path]] = []
+    for number, folder in enumerate(folders):
+        (links if folder.is_symlink() else real_folders).append((number, folder))
     while real_folders or links:
         number, path = (real_folders or links).pop(0)
         real = path.resolve()

@@ -324,7 +324,8 @@ def find_config(
         names = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
         # private ones can name code on the hub, as that of an attention
         known = sorted(key for key in names if not key.startswith("_"))
-        if unknown := sorted(values.keys() - set(known)):
+        unknown = sorted(values.keys() - set(known))
+        if unknown:
             problem = f"config: a {kind} has no {', '.join(unknown)}"
             raise ValueError(f"{problem}; it has {', '.join(known)}.")
         return AutoConfig.for_model(**values)

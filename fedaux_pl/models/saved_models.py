@@ -73,7 +73,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
             "options that the weights were trained with, images of their size included."
         )
     now = _describe(model).get("normalization")
-    if (before := saved.get("normalization", now)) != now:
+    before = saved.get("normalization", now)
+    if before != now:
         raise ValueError(
             f"{source} were trained on inputs normalized with {before}, but this model has {now}; "
             "create it with the same mean and std."
@@ -132,10 +133,12 @@ def load_network(path: str | Path) -> nn.Module:
 def _describe(model: nn.Module) -> dict[str, str]:
     """Return what a file says about the architecture of its weights."""
     about = {"architecture": type(model).__name__}
-    if (created := getattr(model, "created_as", None)) is not None:
+    created = getattr(model, "created_as", None)
+    if created is not None:
         options = json.dumps(created["options"], default=str, sort_keys=True)
         about["architecture"] = f"{created['name']} {options}"
-    if isinstance(normalize := getattr(model, "normalize", None), nn.Module):
+    normalize = getattr(model, "normalize", None)
+    if isinstance(normalize, nn.Module):
         about["normalization"] = normalize.extra_repr()
     return about
 
@@ -172,13 +175,15 @@ def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
 
     A network that was named by its class path must be imported before.
     """
-    federation, weights = checkpoint["federation"], checkpoint["state_dict"]
-    settings, shape = federation["settings"], federation["input_shape"]
+    federation = checkpoint["federation"]
+    settings = federation["settings"]
+    shape = federation["input_shape"]
     check_imported(settings["clients"])
     models: dict[str, nn.Module] = {}
     for name in settings["clients"]:
         options = options_of(name, settings["clients"], settings["model_options"])
         prefix = f"students.{state_key(name)}."
+        weights = checkpoint["state_dict"]
         state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         count = len(federation["classes"])
         models[name] = _recreate(name, options, shape, count, state, f"the checkpoint's {name}")

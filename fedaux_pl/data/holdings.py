@@ -99,7 +99,7 @@ class PrivateData:
             examples = renumber(examples, "class", tuple(classes), part)
             parts[part] = renumber(examples, "client", clients, part)
         train = parts.get("training")
-        if train is not None and not settings.at_sites and len(train.targets.unique()) < 2:
+        if train is not None and not settings.at_sites and len(torch.unique(train.targets)) < 2:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"

@@ -18,7 +18,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from tqdm.contrib.concurrent import thread_map  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import cached, fingerprint, is_off
+from fedaux_pl.data.cache import CacheKey, cached, fingerprint, is_off
 from fedaux_pl.data.input_checks import (
     FileState,
     check_unchanged,
@@ -178,8 +178,13 @@ def open_images(
         images = _read_later([files[i] for i in positions], size, channels)
     else:
         # the names of the entries are part of the cache key: do not rename them
-        key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
-        key |= {"channels": channels, "files": fingerprint(files)}
+        key: CacheKey = {
+            "kind": "files",
+            "root": str(root.absolute()),
+            "size": size,
+            "channels": channels,
+            "files": fingerprint(files),
+        }
         if skip:
             key["on_error"] = "skip"
         tensors = cached(folder, key, lambda: decode(size))
@@ -262,7 +267,8 @@ def from_pil(image: Any, channels: int | None = None, size: int | None = None) -
     plain = plain.convert("L" if is_gray else "RGB")
     if size is not None:
         plain = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
-    return pil_to_tensor(plain)
+    pixels: Tensor = pil_to_tensor(plain)
+    return pixels
 
 
 def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:

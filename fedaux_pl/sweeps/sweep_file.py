@@ -14,6 +14,8 @@ from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.sweeps.cells import Cell
 
 FOLDER = Path(__file__).parents[1] / "configs"
+AxisLabels = Mapping[str, Sequence[str]]
+"""The labels of each axis."""
 _METRICS = ("best", "last")
 _SCRIPTS = {
     "fig2": "iris_ensemble.py",
@@ -54,7 +56,7 @@ class Sweep:
     title: str
     note: str
     metric: str  # over the rounds: best, last, or of another column of curve.csv, as in "last f1"
-    axes: Mapping[str, tuple[str, ...]]  # the labels of each in the order of the file
+    axes: AxisLabels  # in the order of the file
     cells: Sequence[Cell]
     tables: Sequence[Mapping[str, Any]]  # as in the file, or one with the first axis as rows
     figures: Sequence[Mapping[str, Any]]
@@ -86,7 +88,7 @@ def read_sweep(
     file: str | Path,
     extra: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
-    select: Mapping[str, Sequence[str]] | None = None,
+    select: AxisLabels | None = None,
 ) -> Sweep:
     """Read the file of a sweep, given by its path or as the name of a packaged one.
 
@@ -164,7 +166,7 @@ def as_list(axes: str | Sequence[str]) -> list[str]:
     return [axes] if isinstance(axes, str) else list(axes)
 
 
-def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: list[Cell]) -> Sweep:
+def _read(name: str, parts: Any, axes: AxisLabels, cells: list[Cell]) -> Sweep:
     _require("title" in parts, "title is missing: say in one line what the sweep measures")
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
@@ -184,7 +186,7 @@ def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: lis
     )
 
 
-def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
+def _select(sweep: Sweep, select: AxisLabels) -> Sweep:
     axes = dict(sweep.axes)
     cells = sweep.cells
     for axis, labels in select.items():
@@ -198,7 +200,7 @@ def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
 
 def _expand(
     parts: Mapping[str, Any], seeds: Sequence[int] | None, extra: tuple[str, ...]
-) -> tuple[dict[str, tuple[str, ...]], list[Cell]]:
+) -> tuple[AxisLabels, list[Cell]]:
     """Return all labels of each axis, and all cells."""
     is_one = ("axes" in parts) != ("grids" in parts)
     _require(is_one, "give either axes, or grids with axes in each of them")
@@ -279,9 +281,7 @@ def _arguments(added: Any, name: str) -> list[str]:
     return args
 
 
-def _condition(
-    given: Any, axes: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, list[str]], list[str]]:
+def _condition(given: Any, axes: AxisLabels) -> tuple[dict[str, list[str]], list[str]]:
     """Return the labels that an entry of ``where`` applies to, and the arguments that it adds."""
     wanted = dict(_typed(given, dict, "an entry of where"))
     is_complete = "add" in wanted and len(wanted) > 1
@@ -320,7 +320,7 @@ def _check_layout(sweep: Sweep) -> None:
 
 
 def _check_roles(
-    name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
+    name: str, entry: Mapping[str, Any], axes: AxisLabels, is_figure: bool
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
     roles = _TABLE

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from fedaux_pl.data.cache import CacheKey
 from fedaux_pl.data.downloads import PATIENCE, Download, fetch_missing
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
@@ -68,7 +69,7 @@ class _HubText(TextSource):
         dataset = self._open(split)
         limit = self.draw.limit if split == "train" else None
         # the names of the entries are part of the cache key: do not rename them
-        key: dict[str, str | int] = {
+        key: CacheKey = {
             "data": f"{self.repo}\0{self.config}\0{split}\0{dataset._fingerprint}",
             "drawn": repr((limit, self.draw.seed)),
             "labelled": int(labeled),

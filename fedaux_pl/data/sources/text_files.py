@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import fingerprint
+from fedaux_pl.data.cache import CacheKey, fingerprint
 from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.input_checks import (
     check_expansion,
@@ -186,7 +186,7 @@ class TextFiles(TextSource):
         check_text_file(path)
         # the entries and their form are part of the cache key: do not rename them
         columns = f"text={layout.columns!r}, label={layout.label!r}, skip={layout.skip!r}"
-        key: dict[str, str | int] = {
+        key: CacheKey = {
             "files": fingerprint([path]),
             "columns": f"Columns({columns}, sentences={layout.sentences!r})",
             "part": part,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import cached, fingerprint
+from fedaux_pl.data.cache import CacheKey, cached, fingerprint
 from fedaux_pl.data.downloads import Download, PublishedFile, fetch_missing
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
@@ -205,8 +205,12 @@ class STL10(_Archived):
         is_labeled = part != "unlabeled"
         files = [folder / f"{part}_{kind}.bin" for kind in ("Xy" if is_labeled else "X")]
         fetch_missing(self.downloads([part]))
-        key: dict[str, str | int] = {"kind": f"stl10-{part}", "root": str(self.root.absolute())}
-        key |= {"size": self.size, "files": fingerprint(files)}
+        key: CacheKey = {
+            "kind": f"stl10-{part}",
+            "root": str(self.root.absolute()),
+            "size": self.size,
+            "files": fingerprint(files),
+        }
 
         def build() -> dict[str, Tensor]:
             loaded = self._open(split=part)

@@ -47,12 +47,12 @@ class Examples:
         if len(self.inputs) == 0:
             raise DataError("the data set holds no samples")
         check_finite(self.inputs)
-        if self.labels is not None:
-            self._check("labels", self.labels, len(self.classes), "classes")
-        if self.clients is not None:
-            self._check("clients", self.clients, len(self.client_names), "client names")
+        self._check("labels", self.labels, len(self.classes), "classes")
+        self._check("clients", self.clients, len(self.client_names), "client names")
 
-    def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
+    def _check(self, what: str, values: Tensor | None, count: int, names: str) -> None:
+        if values is None:
+            return
         if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
             raise DataError(
                 f"{what}: got {values.dtype} of shape {tuple(values.shape)}; expected int64 of "

@@ -269,7 +269,8 @@ def check_text_file(path: Path) -> None:
 def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield the line, the text, the label and the client of each row; "" for a missing value."""
     check_text_file(path)
-    is_plain = _suffix(path) == ".txt"
+    suffix = _suffix(path)
+    is_plain = suffix == ".txt"
     if is_plain and layout.label is not None:
         raise DataError(
             f"{path.absolute()} is plain text, which has no column {layout.label!r} of labels: "
@@ -280,9 +281,8 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
-            delimiter = _DELIMITERS.get(_suffix(path))
-            if delimiter is not None:
-                reader = csv.DictReader(lines, delimiter=delimiter)
+            if suffix in _DELIMITERS:
+                reader = csv.DictReader(lines, delimiter=_DELIMITERS[suffix])
                 if not reader.fieldnames:
                     raise ValueError("its first line must name the columns")
                 for row in reader:

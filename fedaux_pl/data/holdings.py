@@ -127,8 +127,7 @@ class PrivateData:
         if settings.at_sites:
             clients = [torch.arange(len(train))]
         elif train.clients is None:
-            seed = derive_seed(settings.seed, PARTITION)
-            clients = _split(train.targets, settings, seed)
+            clients = _split(train.targets, settings)
         else:
             for number, name in enumerate(train.client_names):
                 clients.append((train.clients == number).nonzero().flatten())
@@ -185,7 +184,8 @@ class PrivateData:
         return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
 
 
-def _split(labels: Tensor, settings: DataSettings, seed: int) -> list[Tensor]:
+def _split(labels: Tensor, settings: DataSettings) -> list[Tensor]:
+    seed = derive_seed(settings.seed, PARTITION)
     if settings.split == "shards":
         return shard_partition(labels, settings.num_clients, seed)
     partition = unequal_partition if settings.split == "unequal" else dirichlet_partition

@@ -199,24 +199,22 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
     Rows are read by position and not through a memory map: mapped pages count as resident memory,
     and a file that becomes shorter would kill the process.
     """
-    begin = 0
     if isinstance(entry, Path):
         path = entry
-        end = path.stat().st_size
     elif entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
             "cannot stay on disk: write it with numpy.savez, or as .npy files in a folder, or set "
             "data.memory to host"
         )
-    else:
-        with path.open("rb") as file:
-            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
-            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-        end = begin + entry.file_size
     with path.open("rb") as file:
         opened = file_state(file.fileno())
-        file.seek(begin)
+        _, end, _ = opened
+        if isinstance(entry, zipfile.ZipInfo):
+            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
+            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+            end = begin + entry.file_size
+            file.seek(begin)
         read_header = np.lib.format.read_array_header_2_0
         if np.lib.format.read_magic(file) == (1, 0):
             read_header = np.lib.format.read_array_header_1_0

@@ -263,10 +263,15 @@ class TinyBERT(Encoder):
         pretrained: bool = True,
         length: int | None = None,
     ) -> None:
-        options: dict[str, Any] = {"source": source} if pretrained else {"config": self._VALUES}
-        options |= {"pooling": pooling, "pretrained": pretrained, "length": length}
-        # the mask token of BERT's English vocabulary, which TinyBERT shares
-        super().__init__(num_classes, mask_id=103, **options)
+        super().__init__(
+            num_classes,
+            source=source if pretrained else None,
+            config=None if pretrained else self._VALUES,
+            pooling=pooling,
+            pretrained=pretrained,
+            mask_id=103,  # that of BERT's English vocabulary, which TinyBERT shares
+            length=length,
+        )
 
 
 def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:

@@ -77,11 +77,12 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
         return str(node.value) or ("" if node.style else "null")
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
-        for key in keys:
-            _require(keys.count(key) == 1, f"it has {key} twice: remove one of them")
-        values = [self.construct_object(value, deep) for _, value in node.value]
-        return dict(zip(keys, values, strict=True))
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = _as_text(self.construct_object(key_node, deep=True))
+            _require(key not in mapping, f"it has {key} twice: remove one of them")
+            mapping[key] = self.construct_object(value_node, deep)
+        return mapping
 
 
 def read_sweep(

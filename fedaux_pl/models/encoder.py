@@ -72,7 +72,7 @@ class Encoder(Classifier):
         mask_id: int | None = None,
         length: int | None = None,
     ) -> None:
-        Encoder.check_options(source=source, config=config, pooling=pooling)
+        check_encoder(source, config, pooling)
         settings = find_config(source, {"model_type": "bert", **(config or {})}, self._model_type)
         _check_text(settings)
         super().__init__(num_classes, int(settings.hidden_size))

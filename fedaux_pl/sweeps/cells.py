@@ -242,9 +242,11 @@ def _check_resumable(config: Mapping[str, Any]) -> None:
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of the files that define the user's own classes and their base classes."""
+    from fedaux_pl.models import module_of  # imports torch, as in ``resolve``
+
     # clients whose architecture is a class path: my_package.MyNet, or my_package.MyNet-suffix
-    clients = [name for name in config["model"]["clients"] if "/" not in name and "." in name]
-    networks = [name.partition("-")[0] for name in clients]
+    clients = config["model"]["clients"]
+    networks = [name.partition("-")[0] for name in clients if module_of(name)]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *networks}:
         module, _, name = path.rpartition(".")

@@ -186,7 +186,9 @@ def _evict(newest: Path) -> None:
     for file in newest.parent.glob("*.pt"):
         with suppress(FileNotFoundError):  # another process may have removed it
             used[file] = file.stat()
-    total = used.pop(newest).st_size
+    total = 0
+    if newest in used:
+        total = used.pop(newest).st_size
     for file in sorted(used, key=lambda file: used[file].st_atime_ns, reverse=True):
         total += used[file].st_size
         if total > _limit():

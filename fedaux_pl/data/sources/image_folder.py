@@ -123,8 +123,10 @@ class ImageFolder(PartSource):
 
     def image_bytes(self) -> int:
         """The bytes of all images at ``size``."""
-        roots = [root for root in (self.root, self.test_root, self.validation_root) if root]
-        count = sum(len(files) for root in roots for files in _list_folders(root).values())
+        count = 0
+        for root in (self.root, self.test_root, self.validation_root):
+            if root is not None:
+                count += sum(map(len, _list_folders(root).values()))
         return count * self.channels * self.size**2
 
     def _held_out(self, files: list[_File]) -> set[int]:

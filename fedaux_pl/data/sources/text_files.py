@@ -198,7 +198,11 @@ class TextFiles(TextSource):
         def read() -> Texts:
             rows = read_texts(path, layout)
             chosen = self.draw.positions(len(rows.texts), part).tolist()
-            return Texts(*([column[i] for i in chosen] if column else [] for column in rows))
+
+            def choose(column: list[str]) -> list[str]:
+                return [column[i] for i in chosen] if column else []
+
+            return Texts(*map(choose, rows))
 
         return self.load_tokens(key, read, classes)
 

@@ -4,8 +4,8 @@ Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +119,13 @@ def load_network(path: str | Path) -> nn.Module:
         ) from error
     check_imported([name], str(path))
 
-    def create() -> nn.Module:
+    with _limited_by(state, str(path)):
         completed = complete_options(name, **options)
         if "pretrained" in completed:  # no weights but those of the file
             completed["pretrained"] = False
         model = create_model(name, 1, **completed)
         load_backbone(model, state)
-        return model
-
-    return _create(create, state, str(path))
+    return model
 
 
 def _describe(model: nn.Module) -> dict[str, str]:
@@ -305,7 +303,8 @@ def _recreate(
 ) -> nn.Module:
     """Create a model with the weights of a file."""
     options = {**options, "pretrained": False}
-    model = _create(partial(create_for, input_shape, name, num_classes, **options), state, source)
+    with _limited_by(state, source):
+        model = create_for(input_shape, name, num_classes, **options)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -314,13 +313,14 @@ def _recreate(
     return model
 
 
-def _create(create: Callable[[], nn.Module], state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Create a model, whose options allocate no more than the weights of a file."""
+@contextmanager
+def _limited_by(state: Mapping[str, Tensor], source: str) -> Iterator[None]:
+    """Create a model whose options allocate no more than the weights of a file."""
     # heads that are left out, as GoogLeNet's, are created, too
     limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
     try:
         with _AllocationLimit(limit):
-            return create()
+            yield
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"{source} cannot be created: {error}") from error
 

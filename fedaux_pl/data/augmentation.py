@@ -73,8 +73,8 @@ class Augmentation:
         """Create the augmentation of an option; None for none."""
         if not option:
             return None
-        chosen = {option: {}} if isinstance(option, str) else option
-        return cls(tuple(_create_step(name, options or {}) for name, options in chosen.items()))
+        steps = _options_by_name(option).items()
+        return cls(tuple(_create_step(name, options or {}) for name, options in steps))
 
     @property
     def numbers(self) -> int:
@@ -140,14 +140,17 @@ def check_option(option: AugmentationOption) -> None:
 
 def changes_each_image(option: AugmentationOption) -> bool:
     """Return whether each image changes by numbers of its own, whatever the others are."""
-    names = [option] if isinstance(option, str) else option or []
-    return all(name in _FUNCTIONS for name in names)
+    return _options_by_name(option).keys() <= _FUNCTIONS.keys()
 
 
 def class_paths(option: AugmentationOption) -> list[str]:
     """Return the class paths of an option, but not those of torchvision."""
-    names = [option] if isinstance(option, str) else option or []
+    names = _options_by_name(option)
     return [name for name in names if "." in name and not name.startswith("torchvision.")]
+
+
+def _options_by_name(option: AugmentationOption) -> dict[str, dict[str, Any]]:
+    return {option: {}} if isinstance(option, str) else option or {}
 
 
 def _create_step(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., Tensor], int]:

@@ -19,6 +19,8 @@ from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
 
+CacheKey = dict[str, str | int]
+"""What determines cached tensors; "kind" is the prefix of the file name."""
 FORMAT = 1
 LIMIT = "FEDAUX_PL_CACHE_GB"
 """The environment variable with the limit of the user's cache in GB; 0 caches nothing there."""
@@ -50,17 +52,17 @@ def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
 
 
 def cached(
-    folder: Path, key: Mapping[str, str | int], build: Callable[[], dict[str, Tensor]]
+    folder: Path, key: CacheKey, build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Load the tensors that a key determines from disk, or build and save them.
 
     Processes that need the same tensors at the same time build them once: the others wait. A
     damaged file, or one of another key, is replaced with a warning. Only this machine can confirm
-    the key, of which a keyed hash is written; "kind" of the key is the prefix of the file name.
+    the key, of which a keyed hash is written.
     """
     if is_off(folder):
         return build()
-    text = json.dumps(dict(key), sort_keys=True).encode()
+    text = json.dumps(key, sort_keys=True).encode()
     identity = hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest()
     key = {"kind": key["kind"], "identity": identity}
     # first without the lock: files are complete, and readers need not wait
@@ -75,7 +77,7 @@ def cached(
 
 @contextmanager
 def cache_lock(
-    folder: Path, key: Mapping[str, str | int], on_wait: Callable[[], object] | None = None
+    folder: Path, key: CacheKey, on_wait: Callable[[], object] | None = None
 ) -> Iterator[None]:
     """Hold the lock of a key, in which its tensors are loaded, or built and saved.
 
@@ -98,14 +100,12 @@ def cache_lock(
         yield
 
 
-def has_cached(folder: Path, key: Mapping[str, str | int]) -> bool:
+def has_cached(folder: Path, key: CacheKey) -> bool:
     """Return whether there is a file of a key, which may be damaged."""
     return _locate(folder, key)[0].is_file()
 
 
-def load_cached(
-    folder: Path, key: Mapping[str, str | int], warn: bool = True
-) -> dict[str, Tensor] | None:
+def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Tensor] | None:
     """Load the tensors of a key; None if there is no file, or, with a warning, no usable one."""
     path, text = _locate(folder, key)
     if not path.is_file():
@@ -132,9 +132,7 @@ def load_cached(
     return tensors
 
 
-def save_cached(
-    folder: Path, key: Mapping[str, str | int], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def save_cached(folder: Path, key: CacheKey, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Save the tensors of a key, with a warning if that fails, and return them."""
     path, text = _locate(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
@@ -163,9 +161,9 @@ def is_off(folder: Path) -> bool:
     return folder == user_cache() and not _limit()
 
 
-def _locate(folder: Path, key: Mapping[str, str | int]) -> tuple[Path, str]:
+def _locate(folder: Path, key: CacheKey) -> tuple[Path, str]:
     """Return the path of a key's file, and the key as text."""
-    text = json.dumps(dict(key), sort_keys=True)
+    text = json.dumps(key, sort_keys=True)
     return folder / f"{key['kind']}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.pt", text
 
 
@@ -188,7 +186,9 @@ def _evict(newest: Path) -> None:
     for file in newest.parent.glob("*.pt"):
         with suppress(FileNotFoundError):  # another process may have removed it
             used[file] = file.stat()
-    total = used.pop(newest).st_size
+    total = 0
+    if newest in used:
+        total = used.pop(newest).st_size
     for file in sorted(used, key=lambda file: used[file].st_atime_ns, reverse=True):
         total += used[file].st_size
         if total > _limit():

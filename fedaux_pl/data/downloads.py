@@ -1,6 +1,5 @@
 """Downloads of public data: all are looked up before the first, and files arrive whole or not."""
 
-import hashlib
 import os
 import shutil
 import tarfile
@@ -8,11 +7,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from torchvision.datasets.utils import calculate_md5, check_integrity
 from tqdm import tqdm  # type: ignore[import-untyped]
 from tqdm.utils import CallbackIOWrapper  # type: ignore[import-untyped]
 
@@ -102,7 +103,7 @@ class PublishedFile(Download):
 
     def needs_network(self) -> bool:
         """Return whether there is no undamaged archive to unpack."""
-        return not self.path.is_file() or _md5(self.path) != self.md5
+        return not check_integrity(self.path, self.md5)
 
     def connect(self) -> None:
         """Raise an OSError or an HTTPException if the host does not send the file."""
@@ -117,7 +118,8 @@ class PublishedFile(Download):
     def fetch(self) -> None:
         """Download, verify and unpack the file; another run that does the same is waited for."""
         try:
-            with locked(self.folder / f".{self.file}.lock", self._report_wait):
+            about = f"waiting for another run that downloads {self.path}"
+            with locked(self.folder / f".{self.file}.lock", partial(print, about)):
                 if self.is_there():
                     return
                 if self.needs_network():
@@ -131,9 +133,6 @@ class PublishedFile(Download):
                 f"arrived ({first_line(error)}): run the command again to resume, or copy the file "
                 f"there from {self.url}"
             ) from error
-
-    def _report_wait(self) -> None:
-        print(f"waiting for another run that downloads {self.path}")
 
     def _request(self, start: int) -> Any:
         """Open the URL at a position; hosts that cannot do that send the whole file."""
@@ -153,7 +152,7 @@ class PublishedFile(Download):
                 if self.received() <= before:
                     raise
             before = self.received()
-        checksum = _md5(self.part)
+        checksum = calculate_md5(self.part)
         if checksum == self.md5:
             self.part.replace(self.path)
             return
@@ -238,14 +237,11 @@ def _print_list(needed: Sequence[Download], missing: Sequence[Download]) -> None
     for download in needed:
         state = "there"
         if download in missing:
-            state = f"downloading {_describe_size(download)} from {download.url}"
+            size = format_bytes(download.size) if download.size else "an unknown size"
+            state = f"downloading {size} from {download.url}"
         print(f"  {download.source}, {download.file} in {download.folder.absolute()}: {state}")
     total = format_bytes(sum(download.size for download in missing))
     print(f"In all {total} to download, once; an interrupted download resumes", flush=True)
-
-
-def _describe_size(download: Download) -> str:
-    return format_bytes(download.size) if download.size else "an unknown size"
 
 
 def _check_space(downloads: Iterable[Download]) -> None:
@@ -278,11 +274,6 @@ def format_bytes(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}" if unit == "GB" else f"{count / size:.0f} {unit}"
     return f"{count:.0f} bytes"
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _bar(description: str, total: int, start: int = 0) -> Any:

@@ -99,8 +99,7 @@ class PrivateData:
             examples = renumber(examples, "class", tuple(classes), part)
             parts[part] = renumber(examples, "client", clients, part)
         train = parts.get("training")
-        one_class = train is not None and len(torch.unique(train.targets)) < 2
-        if train is not None and one_class and not settings.at_sites:
+        if train is not None and not settings.at_sites and len(torch.unique(train.targets)) < 2:
             raise DataError(
                 f"the private training data must have at least 2 classes, but all {len(train)} "
                 f"samples are of class {train.classes[int(train.targets[0])]!r}: check the labels"
@@ -128,8 +127,7 @@ class PrivateData:
         if settings.at_sites:
             clients = [torch.arange(len(train))]
         elif train.clients is None:
-            seed = derive_seed(settings.seed, PARTITION)
-            clients = _split(train.targets, settings, seed)
+            clients = _split(train.targets, settings)
         else:
             for number, name in enumerate(train.client_names):
                 clients.append((train.clients == number).nonzero().flatten())
@@ -186,7 +184,8 @@ class PrivateData:
         return replace(self, parts={n: part.to(device) for n, part in self.parts.items()})
 
 
-def _split(labels: Tensor, settings: DataSettings, seed: int) -> list[Tensor]:
+def _split(labels: Tensor, settings: DataSettings) -> list[Tensor]:
+    seed = derive_seed(settings.seed, PARTITION)
     if settings.split == "shards":
         return shard_partition(labels, settings.num_clients, seed)
     partition = unequal_partition if settings.split == "unequal" else dirichlet_partition

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
+from torchvision.transforms.functional import pil_to_tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm.contrib.concurrent import thread_map  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import cached, fingerprint, is_off
+from fedaux_pl.data.cache import CacheKey, cached, fingerprint, is_off
 from fedaux_pl.data.input_checks import (
     FileState,
     check_unchanged,
@@ -61,9 +63,11 @@ def list_images(folders: Sequence[Path]) -> list[list[Path]]:
     visited: set[Path] = set()
     skipped: list[Path] = []
     # in this order an image counts where it is, not where a link leads to it
-    real_folders = [(i, folder) for i, folder in enumerate(folders) if not folder.is_symlink()]
-    links = [(i, folder) for i, folder in enumerate(folders) if folder.is_symlink()]
+    real_folders: list[tuple[int, Path]] = []
+    links: list[tuple[int, Path]] = []
     linked_files: list[tuple[int, Path]] = []
+    for number, folder in enumerate(folders):
+        (links if folder.is_symlink() else real_folders).append((number, folder))
     while real_folders or links:
         number, path = (real_folders or links).pop(0)
         real = path.resolve()
@@ -119,9 +123,9 @@ def decode_images(
                 failures[index] = str(error)
 
     starts = range(0, len(files), _FILES_PER_TASK)
-    options = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
-    with ThreadPoolExecutor() as pool:  # disable=None: silent unless stderr is a terminal
-        list(tqdm(pool.map(decode_some, starts), total=len(starts), disable=None, **options))
+    bar = {"desc": "decoding", "unit": "img", "unit_scale": _FILES_PER_TASK, "delay": 2.0}
+    # disable=None: silent unless stderr is a terminal
+    thread_map(decode_some, starts, tqdm_class=tqdm, disable=None, **bar)
     return result, dict(sorted(failures.items()))
 
 
@@ -174,8 +178,13 @@ def open_images(
         images = _read_later([files[i] for i in positions], size, channels)
     else:
         # the names of the entries are part of the cache key: do not rename them
-        key: dict[str, str | int] = {"kind": "files", "root": str(root.absolute()), "size": size}
-        key |= {"channels": channels, "files": fingerprint(files)}
+        key: CacheKey = {
+            "kind": "files",
+            "root": str(root.absolute()),
+            "size": size,
+            "channels": channels,
+            "files": fingerprint(files),
+        }
         if skip:
             key["on_error"] = "skip"
         tensors = cached(folder, key, lambda: decode(size))
@@ -258,8 +267,8 @@ def from_pil(image: Any, channels: int | None = None, size: int | None = None) -
     plain = plain.convert("L" if is_gray else "RGB")
     if size is not None:
         plain = ImageOps.fit(plain, (size, size), method=Image.Resampling.BILINEAR)
-    pixels = np.array(plain, dtype=np.uint8).reshape(plain.height, plain.width, -1)
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    pixels: Tensor = pil_to_tensor(plain)
+    return pixels
 
 
 def from_array(array: NDArray[Any], what: str, floats: bool = False) -> Tensor:

@@ -71,6 +71,7 @@ class InMemory(TextSource):
 
     python_only: ClassVar[bool] = True  # a configuration cannot name the data
 
+    has_validation = True
     remedy = "pass a pair (training, test), or one for each client, or {'train': ..., 'test': ...}"
 
     def __init__(
@@ -85,8 +86,7 @@ class InMemory(TextSource):
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
-        self.clients = clients
-        self.test_clients = test_clients
+        self.clients = {"train": clients, "test": test_clients}
         self._classes: tuple[str, ...] = ()
 
     def image_bytes(self) -> int:
@@ -129,8 +129,8 @@ class InMemory(TextSource):
             inputs = self._tokenize(inputs)
         elif self.max_length is not None:
             raise DataError("the inputs are no texts: leave out max_length, which is for texts")
-        argument = {"train": "clients", "test": "test_clients"}.get(part, "")
-        clients = getattr(self, argument) if labels and argument else None
+        clients = self.clients.get(part) if labels else None
+        argument = "test_clients" if part == "test" else "clients"
         return inputs, labels, names, name_clients(clients, len(inputs), argument)
 
 

@@ -126,6 +126,8 @@ def reason_of(error: Exception) -> str:
 
 def shorten(names: Sequence[str], limit: int = 10) -> str:
     """Join names for a message: at most ``limit``, each on one line and of 40 characters."""
-    shown = [name if name.isprintable() else repr(name) for name in names[:limit]]
-    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in shown]
+    shown = []
+    for name in names[:limit]:
+        text = name if name.isprintable() else repr(name)
+        shown.append(text if len(text) <= 40 else f"{text[:37]}...")
     return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +47,12 @@ class Examples:
         if len(self.inputs) == 0:
             raise DataError("the data set holds no samples")
         check_finite(self.inputs)
-        if self.labels is not None:
-            self._check("labels", self.labels, len(self.classes), "classes")
-        if self.clients is not None:
-            self._check("clients", self.clients, len(self.client_names), "client names")
+        self._check("labels", self.labels, len(self.classes), "classes")
+        self._check("clients", self.clients, len(self.client_names), "client names")
 
-    def _check(self, what: str, values: Tensor, count: int, names: str) -> None:
+    def _check(self, what: str, values: Tensor | None, count: int, names: str) -> None:
+        if values is None:
+            return
         if values.shape != (len(self.inputs),) or values.dtype != torch.int64:
             raise DataError(
                 f"{what}: got {values.dtype} of shape {tuple(values.shape)}; expected int64 of "
@@ -158,6 +159,8 @@ class Source(ABC):
 class PartSource(Source):
     """A source that loads all of its parts in one method."""
 
+    has_validation: ClassVar[bool] = False
+    """Whether ``load`` knows the part ``validation``."""
     remedy = "choose another source for it"
     """What to do if there is no test data."""
 
@@ -175,7 +178,7 @@ class PartSource(Source):
 
     def validation(self) -> Examples | None:
         """The validation data, with the classes of the training data; None without any."""
-        return self.load("validation")
+        return self.load("validation") if self.has_validation else None
 
     def _get(self, part: str) -> Examples:
         examples = self.load(part)

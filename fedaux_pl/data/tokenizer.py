@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from fedaux_pl.data.cache import cached
+from fedaux_pl.data.cache import CacheKey, cached
 from fedaux_pl.data.labels import class_indices, class_names
 from fedaux_pl.data.source import Examples, PartSource
 from fedaux_pl.errors import DataError, check_setting
@@ -131,7 +131,7 @@ class TextSource(PartSource):
             )
 
     def load_tokens(
-        self, key: Mapping[str, str | int], read: Callable[[], Texts], classes: Sequence[str]
+        self, key: CacheKey, read: Callable[[], Texts], classes: Sequence[str]
     ) -> Examples:
         """Tokenize the texts that ``read`` returns, or load the token ids from the user's cache.
 

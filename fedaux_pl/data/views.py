@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision.transforms.v2.functional import rgb_to_grayscale_image
 
 from fedaux_pl.errors import check_setting
 
@@ -19,7 +20,7 @@ from fedaux_pl.errors import check_setting
 _TRIES = 10
 _MAX_RATIO = 4 / 3
 NUMBERS_PER_BOX = 2 * _TRIES + 2  # uniform random numbers
-# ITU-R BT.601, rounded as in torchvision
+# ITU-R BT.601, rounded as in torchvision's rgb_to_grayscale_image
 RED = 0.2989
 GREEN = 0.587
 BLUE = 0.114
@@ -103,14 +104,6 @@ def _per_image(factor: Tensor) -> Tensor:
     return factor[:, None, None, None]
 
 
-def _luma(images: Tensor) -> Tensor:
-    """The gray value of each pixel, shape (N, 1, H, W); images with one channel are unchanged."""
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = images.chunk(3, dim=1)
-    return (red * RED).add_(green, alpha=GREEN).add_(blue, alpha=BLUE)
-
-
 def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
     """Interpolate: ``base`` at factor 0, ``images`` at 1; extrapolate above 1."""
     return torch.lerp(base, images, _per_image(factor)).clamp_(0, 1)
@@ -123,12 +116,12 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Move every pixel away from (above 1) or towards (below 1) the image's mean gray value."""
-    return _blend(_luma(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
+    return _blend(rgb_to_grayscale_image(images).mean(dim=(1, 2, 3), keepdim=True), images, factor)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Move every pixel away from (above 1) or towards (below 1) its own gray value."""
-    return _blend(_luma(images), images, factor)
+    return _blend(rgb_to_grayscale_image(images), images, factor)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
@@ -195,7 +188,7 @@ def apply_views(images: Tensor, parameters: ViewParameters) -> Tensor:
             return views
         views = adjust_saturation(views, parameters.saturation)
         views = adjust_hue(views, parameters.hue)
-        return torch.where(_per_image(parameters.grayscale), _luma(views), views)
+        return torch.where(_per_image(parameters.grayscale), rgb_to_grayscale_image(views), views)
 
 
 def check_views(images: Tensor, parameters: ViewParameters) -> int:

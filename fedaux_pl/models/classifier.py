@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -54,6 +55,11 @@ class Classifier(nn.Module, ABC):
 def of_head(key: str) -> bool:
     """Return whether an entry of a model's state dict belongs to its head g, not to h."""
     return key.startswith("head.")
+
+
+def without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries of h in a model's state dict."""
+    return {key: value for key, value in state.items() if not of_head(key)}
 
 
 def check_int(name: str, value: int, minimum: int = 1) -> int:

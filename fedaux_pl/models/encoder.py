@@ -72,7 +72,7 @@ class Encoder(Classifier):
         mask_id: int | None = None,
         length: int | None = None,
     ) -> None:
-        Encoder.check_options(source=source, config=config, pooling=pooling)
+        check_encoder(source, config, pooling)
         settings = find_config(source, {"model_type": "bert", **(config or {})}, self._model_type)
         _check_text(settings)
         super().__init__(num_classes, int(settings.hidden_size))
@@ -102,8 +102,7 @@ class Encoder(Classifier):
         **others: Any,
     ) -> None:
         """Raise the constructor's errors for wrong options, without loading anything."""
-        check_source(source, config)
-        check_pooling(pooling)
+        check_encoder(source, config, pooling)
         for name, minimum in (("length", 1), ("pad_id", 0), ("mask_id", 0)):
             value = others.get(name)
             if value is not None:
@@ -264,10 +263,15 @@ class TinyBERT(Encoder):
         pretrained: bool = True,
         length: int | None = None,
     ) -> None:
-        options: dict[str, Any] = {"source": source} if pretrained else {"config": self._VALUES}
-        options |= {"pooling": pooling, "pretrained": pretrained, "length": length}
-        # the mask token of BERT's English vocabulary, which TinyBERT shares
-        super().__init__(num_classes, mask_id=103, **options)
+        super().__init__(
+            num_classes,
+            source=source if pretrained else None,
+            config=None if pretrained else self._VALUES,
+            pooling=pooling,
+            pretrained=pretrained,
+            mask_id=103,  # that of BERT's English vocabulary, which TinyBERT shares
+            length=length,
+        )
 
 
 def _split_by_tokens(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[tuple[int, int]]:
@@ -292,17 +296,15 @@ def _count_positions(encoder: nn.Module, config: Any) -> int:
     return int(positions) - (0 if padding_index is None else padding_index + 1)
 
 
-def check_source(source: str | Path | None, config: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError unless one of the two is given."""
+def check_encoder(
+    source: str | Path | None, config: Mapping[str, Any] | None, pooling: str
+) -> None:
+    """Raise a ValueError unless either source or config is given, and the pooling is known."""
     if (source is None) == (config is None):
         raise ValueError(
             "an encoder needs either source, a folder or a name on the hub, or config, the "
             f"values of a configuration, but got source={source!r} and config={config!r}."
         )
-
-
-def check_pooling(pooling: str) -> None:
-    """Raise a ValueError for an unknown pooling."""
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling={pooling!r} is unknown; pass 'mean' or 'cls'.")
 
@@ -327,7 +329,8 @@ def find_config(
         names = vars(default).keys() | default.attribute_map.keys() | {"model_type"}
         # private ones can name code on the hub, as that of an attention
         known = sorted(key for key in names if not key.startswith("_"))
-        if unknown := sorted(values.keys() - set(known)):
+        unknown = sorted(values.keys() - set(known))
+        if unknown:
             problem = f"config: a {kind} has no {', '.join(unknown)}"
             raise ValueError(f"{problem}; it has {', '.join(known)}.")
         return AutoConfig.for_model(**values)

@@ -11,8 +11,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.models.adapted_network import AdaptedNetwork
 from fedaux_pl.models.encoder import (
     Pooling,
-    check_pooling,
-    check_source,
+    check_encoder,
     config_values,
     find_config,
     load_encoder,
@@ -92,8 +91,7 @@ class ImageEncoder(AdaptedNetwork):
         **_: Any,
     ) -> None:
         """Raise the constructor's errors for wrong options, without loading anything."""
-        check_source(source, config)
-        check_pooling(pooling)
+        check_encoder(source, config, pooling)
         InputNormalization(in_channels, mean, std)
 
     def recipe(self) -> dict[str, Any]:

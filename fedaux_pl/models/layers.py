@@ -13,6 +13,8 @@ from fedaux_pl.models.classifier import check_real
 
 Norm = Literal["batch", "group"]
 """The normalization of a network: BatchNorm, or GroupNorm, which has no running statistics."""
+NormFactory = Callable[[int], nn.Module]
+"""Creates a norm layer for so many channels."""
 
 _MAX_GROUPS = 32
 _MIN_CHANNELS_PER_GROUP = 4
@@ -42,7 +44,7 @@ def group_count(channels: int) -> int:
     return groups
 
 
-def norm_factory(norm: Norm) -> Callable[[int], nn.Module]:
+def norm_factory(norm: Norm) -> NormFactory:
     """Return a constructor of norm layers that takes the channel count.
 
     With ``"group"``, GroupNorm, the output for an image does not depend on others of its batch.

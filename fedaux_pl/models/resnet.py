@@ -4,8 +4,6 @@ He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 201
 32x32 images, the stem is a 3x3 convolution with stride 1 and there is no max-pooling.
 """
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
@@ -15,7 +13,13 @@ from fedaux_pl.models.image_classifier import (
     Constants,
     FeatureClassifier,
 )
-from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
+from fedaux_pl.models.layers import (
+    Norm,
+    NormFactory,
+    init_convolutions,
+    norm_factory,
+    scale_channels,
+)
 from fedaux_pl.models.registry import register
 
 
@@ -68,7 +72,7 @@ class ResNet8(FeatureClassifier):
 
 
 def _stage(
-    in_channels: int, out_channels: int, stride: int, norm_layer: Callable[[int], nn.Module]
+    in_channels: int, out_channels: int, stride: int, norm_layer: NormFactory
 ) -> nn.Sequential:
     shortcut = None
     if stride != 1 or in_channels != out_channels:

@@ -4,8 +4,8 @@ Nothing here needs Lightning.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.adapted_network import AdaptedNetwork
-from fedaux_pl.models.classifier import of_head
+from fedaux_pl.models.classifier import of_head, without_head
 from fedaux_pl.models.registry import (
     check_imported,
     complete_options,
@@ -35,8 +35,7 @@ _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
     """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
-    state = {key: value for key, value in model.state_dict().items() if not of_head(key)}
-    write_safetensors(Path(path), state, _describe(model))
+    write_safetensors(Path(path), without_head(model.state_dict()), _describe(model))
     return Path(path)
 
 
@@ -66,7 +65,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
     named = model.from_library(state) if isinstance(model, AdaptedNetwork) else state
     left_out = [key for key, name in zip(state, named, strict=True) if of_head(name)]
-    given = {key: value for key, value in named.items() if not of_head(key)}
+    given = without_head(named)
     misfit = _describe_misfit(model, given)
     if misfit:
         raise ValueError(
@@ -74,7 +73,8 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
             "options that the weights were trained with, images of their size included."
         )
     now = _describe(model).get("normalization")
-    if (before := saved.get("normalization", now)) != now:
+    before = saved.get("normalization", now)
+    if before != now:
         raise ValueError(
             f"{source} were trained on inputs normalized with {before}, but this model has {now}; "
             "create it with the same mean and std."
@@ -85,12 +85,14 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
 
 def _describe_misfit(model: nn.Module, given: Mapping[str, Tensor]) -> str:
     """Name the entries of h that a state dict lacks, has besides or has in another shape."""
-    expected = {key: value for key, value in model.state_dict().items() if not of_head(key)}
+    expected = without_head(model.state_dict())
     common = expected.keys() & given.keys()
-    missing = sorted(expected.keys() - common)
-    unexpected = sorted(given.keys() - common)
     reshaped = sorted(key for key in common if expected[key].shape != given[key].shape)
-    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    kinds = {
+        "missing": sorted(expected.keys() - common),
+        "unexpected": sorted(given.keys() - common),
+        "of another shape": reshaped,
+    }
     texts = []
     for kind, keys in kinds.items():
         if keys:
@@ -117,24 +119,24 @@ def load_network(path: str | Path) -> nn.Module:
         ) from error
     check_imported([name], str(path))
 
-    def create() -> nn.Module:
+    with _limited_by(state, str(path)):
         completed = complete_options(name, **options)
         if "pretrained" in completed:  # no weights but those of the file
             completed["pretrained"] = False
         model = create_model(name, 1, **completed)
         load_backbone(model, state)
-        return model
-
-    return _create(create, state, str(path))
+    return model
 
 
 def _describe(model: nn.Module) -> dict[str, str]:
     """Return what a file says about the architecture of its weights."""
     about = {"architecture": type(model).__name__}
-    if (created := getattr(model, "created_as", None)) is not None:
+    created = getattr(model, "created_as", None)
+    if created is not None:
         options = json.dumps(created["options"], default=str, sort_keys=True)
         about["architecture"] = f"{created['name']} {options}"
-    if isinstance(normalize := getattr(model, "normalize", None), nn.Module):
+    normalize = getattr(model, "normalize", None)
+    if isinstance(normalize, nn.Module):
         about["normalization"] = normalize.extra_repr()
     return about
 
@@ -171,13 +173,15 @@ def trained_models(checkpoint: Mapping[str, Any]) -> dict[str, nn.Module]:
 
     A network that was named by its class path must be imported before.
     """
-    federation, weights = checkpoint["federation"], checkpoint["state_dict"]
-    settings, shape = federation["settings"], federation["input_shape"]
+    federation = checkpoint["federation"]
+    settings = federation["settings"]
+    shape = federation["input_shape"]
     check_imported(settings["clients"])
     models: dict[str, nn.Module] = {}
     for name in settings["clients"]:
         options = options_of(name, settings["clients"], settings["model_options"])
         prefix = f"students.{state_key(name)}."
+        weights = checkpoint["state_dict"]
         state = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         count = len(federation["classes"])
         models[name] = _recreate(name, options, shape, count, state, f"the checkpoint's {name}")
@@ -299,7 +303,8 @@ def _recreate(
 ) -> nn.Module:
     """Create a model with the weights of a file."""
     options = {**options, "pretrained": False}
-    model = _create(partial(create_for, input_shape, name, num_classes, **options), state, source)
+    with _limited_by(state, source):
+        model = create_for(input_shape, name, num_classes, **options)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -308,13 +313,14 @@ def _recreate(
     return model
 
 
-def _create(create: Callable[[], nn.Module], state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """Create a model, whose options allocate no more than the weights of a file."""
+@contextmanager
+def _limited_by(state: Mapping[str, Tensor], source: str) -> Iterator[None]:
+    """Create a model whose options allocate no more than the weights of a file."""
     # heads that are left out, as GoogLeNet's, are created, too
     limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
     try:
         with _AllocationLimit(limit):
-            return create()
+            yield
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"{source} cannot be created: {error}") from error
 

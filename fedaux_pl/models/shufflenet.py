@@ -5,8 +5,6 @@ Mobile Devices", CVPR 2018. For images of about 32x32 pixels, the stem has strid
 max-pooling, so that three of the five layers with stride 2 remain.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +15,13 @@ from fedaux_pl.models.image_classifier import (
     Constants,
     FeatureClassifier,
 )
-from fedaux_pl.models.layers import Norm, init_convolutions, norm_factory, scale_channels
+from fedaux_pl.models.layers import (
+    Norm,
+    NormFactory,
+    init_convolutions,
+    norm_factory,
+    scale_channels,
+)
 from fedaux_pl.models.registry import register
 
 _STEM_CHANNELS = 24
@@ -48,7 +52,7 @@ class ShuffleUnit(nn.Module):
         stride: int,
         groups: int,
         first_groups: int,
-        norm_layer: Callable[[int], nn.Module],
+        norm_layer: NormFactory,
     ) -> None:
         super().__init__()
         self.groups = groups

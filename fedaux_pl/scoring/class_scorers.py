@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedaux_pl.errors import check_setting
@@ -131,7 +132,7 @@ class ClassSums(Scorer):
         self, rows: Tensor, labels: Tensor | None = None, negatives: Tensor | None = None
     ) -> Tensor:
         """Compute the vector, shape (C (k + 1),)."""
-        extended = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1)
+        extended = F.pad(rows, (0, 1), value=1.0)
         return (_given(labels).to(rows).T @ extended).flatten()
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
@@ -293,7 +294,7 @@ class ScoresAndHead(Scorer):
     ) -> Tensor:
         """Compute [r w, W], shape (k + C (k + 1),), unless a solver misses its tolerance."""
         # [row, 1] / sqrt(2) has a norm of at most 1 if the row has
-        extended = torch.cat([rows, torch.ones_like(rows[:, :1])], dim=1) / math.sqrt(2)
+        extended = F.pad(rows, (0, 1), value=1.0) / math.sqrt(2)
         head, gradient_norm = fit_softmax_head(
             extended, _given(labels), self.regularization, tolerance=self.tolerance
         )

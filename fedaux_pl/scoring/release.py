@@ -324,8 +324,9 @@ def spent(
     """
     is_valid = delta is None or 0 < delta < 1
     check_setting("delta", delta, is_valid, "lie strictly between 0 and 1")
-    basic = sum(release.epsilon for release in releases), sum(r.delta for r in releases)
-    stated = basic[1] if delta is None else delta
+    sum_of_epsilons = sum(release.epsilon for release in releases)
+    sum_of_deltas = sum(release.delta for release in releases)
+    stated = sum_of_deltas if delta is None else delta
     if not releases:
         return 0.0, stated
     vectors = [release for release in releases if not release.steps]
@@ -338,9 +339,9 @@ def spent(
         epsilon = sampled_gaussian_epsilon(stated, [*updates, *others])
     else:
         epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
-    if alone:  # the releases state epsilon of the sum
-        return epsilon, stated
-    return (min(basic[0], epsilon) if basic[1] <= stated else epsilon), stated
+    if not alone and sum_of_deltas <= stated:  # the releases state epsilon of the sum
+        epsilon = min(sum_of_epsilons, epsilon)
+    return epsilon, stated
 
 
 def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:

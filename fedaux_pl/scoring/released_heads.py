@@ -50,20 +50,17 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
     """Convert tensors to released heads, with the step in which they were released."""
     heads = []
     unit = step.scoring.norm_bound == "unit"
-    maps: dict[tuple[int | float, ...], PublicMap] = {}  # most clients share one
-    of_client: dict[int, dict[str, Tensor]] = {}
-    for key in tensors.keys() - {"numbers", "clients"}:
-        name, _, client_text = key.rpartition("/")
-        of_client.setdefault(int(client_text), {})[name] = tensors[key]
+    maps: dict[tuple[float, int, int], PublicMap] = {}  # most clients share one
     numbers = tensors["numbers"].tolist()
     clients = tensors["clients"].tolist() if "clients" in tensors else range(len(numbers))
     for client, (bound, sigma, sensitivity, simulated) in zip(clients, numbers, strict=True):
-        of_map = of_client[client]
-        weight = of_map.pop("weight")
-        members = tuple(of_map.pop("members").tolist()) if "members" in of_map else ()
-        map_key = (bound, *(id(of_map[name]) for name in sorted(of_map)))
+        weight = tensors[f"weight/{client}"]
+        center = tensors.get(f"center/{client}")
+        directions = tensors.get(f"directions/{client}")
+        map_key = (bound, id(center), id(directions))
         if map_key not in maps:
-            maps[map_key] = PublicMap(**of_map, unit=unit, bound=bound)
+            maps[map_key] = PublicMap(center, directions, unit, bound)
+        members = tuple(map(int, tensors.get(f"members/{client}", ())))
         cost = step.cost(sensitivity, bool(simulated), summands=len(members) or 1)
         release = replace(cost, sigma=sigma)
         is_rounded = bool(members) or torch.equal(round_to_grid(weight, sigma), weight)

@@ -20,10 +20,22 @@ from fedaux_pl.sweeps.cell_lock import is_held
 
 # Options that change where and how a run happens, but not its result, up to rounding.
 _WITHOUT_EFFECT = (
-    *("accelerator", "strategy", "devices", "num_nodes", "default_root_dir", "logger"),
-    *("profiler", "log_every_n_steps", "num_sanity_val_steps"),
-    *("enable_progress_bar", "enable_model_summary", "enable_checkpointing"),
-    *("enable_autolog_hparams", "model_registry", "detect_anomaly", "use_distributed_sampler"),
+    "accelerator",
+    "strategy",
+    "devices",
+    "num_nodes",
+    "default_root_dir",
+    "logger",
+    "profiler",
+    "log_every_n_steps",
+    "num_sanity_val_steps",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "enable_checkpointing",
+    "enable_autolog_hparams",
+    "model_registry",
+    "detect_anomaly",
+    "use_distributed_sampler",
 )
 
 _BAR_FROM = 50  # resolving more cells than this shows a progress bar
@@ -230,9 +242,11 @@ def _check_resumable(config: Mapping[str, Any]) -> None:
 
 def _sources(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the digests of the files that define the user's own classes and their base classes."""
+    from fedaux_pl.models import module_of  # imports torch, as in ``resolve``
+
     # clients whose architecture is a class path: my_package.MyNet, or my_package.MyNet-suffix
-    clients = [name for name in config["model"]["clients"] if "/" not in name and "." in name]
-    networks = [name.partition("-")[0] for name in clients]
+    clients = config["model"]["clients"]
+    networks = [name.partition("-")[0] for name in clients if module_of(name)]
     files: dict[str, str] = {}
     for path in {*_class_paths(config), *networks}:
         module, _, name = path.rpartition(".")

@@ -14,6 +14,8 @@ from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.sweeps.cells import Cell
 
 FOLDER = Path(__file__).parents[1] / "configs"
+AxisLabels = Mapping[str, Sequence[str]]
+"""The labels of each axis."""
 _METRICS = ("best", "last")
 _SCRIPTS = {
     "fig2": "iris_ensemble.py",
@@ -24,8 +26,17 @@ _SCRIPTS = {
     **{f: f"similar_images.py {f}" for f in ("fig15", "fig16", "digits_fig15", "digits_fig16")},
 }  # of paper/ in the repository; they need no sweep
 _KEYS = (
-    *("title", "note", "base", "seeds", "metric", "axes", "grids", "where"),
-    *("tables", "figures", "published"),
+    "title",
+    "note",
+    "base",
+    "seeds",
+    "metric",
+    "axes",
+    "grids",
+    "where",
+    "tables",
+    "figures",
+    "published",
 )
 # The axes that tables and kinds of figures show, and whether each is required.
 _TABLE = {"rows": True, "columns": False, "best": False}
@@ -45,7 +56,7 @@ class Sweep:
     title: str
     note: str
     metric: str  # over the rounds: best, last, or of another column of curve.csv, as in "last f1"
-    axes: Mapping[str, tuple[str, ...]]  # the labels of each in the order of the file
+    axes: AxisLabels  # in the order of the file
     cells: Sequence[Cell]
     tables: Sequence[Mapping[str, Any]]  # as in the file, or one with the first axis as rows
     figures: Sequence[Mapping[str, Any]]
@@ -66,18 +77,19 @@ class _Loader(yaml.BaseLoader):  # type: ignore[misc]
         return str(node.value) or ("" if node.style else "null")
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        keys = [_as_text(self.construct_object(key, deep=True)) for key, _ in node.value]
-        for key in keys:
-            _require(keys.count(key) == 1, f"it has {key} twice: remove one of them")
-        values = [self.construct_object(value, deep) for _, value in node.value]
-        return dict(zip(keys, values, strict=True))
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = _as_text(self.construct_object(key_node, deep=True))
+            _require(key not in mapping, f"it has {key} twice: remove one of them")
+            mapping[key] = self.construct_object(value_node, deep)
+        return mapping
 
 
 def read_sweep(
     file: str | Path,
     extra: Sequence[str] = (),
     seeds: Sequence[int] | None = None,
-    select: Mapping[str, Sequence[str]] | None = None,
+    select: AxisLabels | None = None,
 ) -> Sweep:
     """Read the file of a sweep, given by its path or as the name of a packaged one.
 
@@ -155,7 +167,7 @@ def as_list(axes: str | Sequence[str]) -> list[str]:
     return [axes] if isinstance(axes, str) else list(axes)
 
 
-def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: list[Cell]) -> Sweep:
+def _read(name: str, parts: Any, axes: AxisLabels, cells: list[Cell]) -> Sweep:
     _require("title" in parts, "title is missing: say in one line what the sweep measures")
     metric = _as_text(parts.get("metric", "best"))
     wanted = "best or last, followed by a metric other than accuracy, as in last f1"
@@ -175,7 +187,7 @@ def _read(name: str, parts: Any, axes: Mapping[str, tuple[str, ...]], cells: lis
     )
 
 
-def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
+def _select(sweep: Sweep, select: AxisLabels) -> Sweep:
     axes = dict(sweep.axes)
     cells = sweep.cells
     for axis, labels in select.items():
@@ -189,7 +201,7 @@ def _select(sweep: Sweep, select: Mapping[str, Sequence[str]]) -> Sweep:
 
 def _expand(
     parts: Mapping[str, Any], seeds: Sequence[int] | None, extra: tuple[str, ...]
-) -> tuple[dict[str, tuple[str, ...]], list[Cell]]:
+) -> tuple[AxisLabels, list[Cell]]:
     """Return all labels of each axis, and all cells."""
     is_one = ("axes" in parts) != ("grids" in parts)
     _require(is_one, "give either axes, or grids with axes in each of them")
@@ -270,9 +282,7 @@ def _arguments(added: Any, name: str) -> list[str]:
     return args
 
 
-def _condition(
-    given: Any, axes: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, list[str]], list[str]]:
+def _condition(given: Any, axes: AxisLabels) -> tuple[dict[str, list[str]], list[str]]:
     """Return the labels that an entry of ``where`` applies to, and the arguments that it adds."""
     wanted = dict(_typed(given, dict, "an entry of where"))
     is_complete = "add" in wanted and len(wanted) > 1
@@ -311,7 +321,7 @@ def _check_layout(sweep: Sweep) -> None:
 
 
 def _check_roles(
-    name: str, entry: Mapping[str, Any], axes: Mapping[str, Sequence[str]], is_figure: bool
+    name: str, entry: Mapping[str, Any], axes: AxisLabels, is_figure: bool
 ) -> list[str]:
     """Refuse wrong keys and axes of a table or figure; return the axes that it shows."""
     roles = _TABLE

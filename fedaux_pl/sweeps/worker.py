@@ -70,8 +70,9 @@ def _run_claimed(cell: Cell, run: Run, interruptions: Sequence[int]) -> int:
         elif not isinstance(error, EXPECTED):
             problem = f"{type(error).__name__}: {problem}"
         cell.mark_failed(status=1, error=problem, time=_now(), is_refused=is_refused)
-    cell.write_description(status=int(error is not None), ended=_now())
-    return int(error is not None)
+    status = int(error is not None)
+    cell.write_description(status=status, ended=_now())
+    return status
 
 
 def _run(cell: Cell, run: Run) -> BaseException | None:

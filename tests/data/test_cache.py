@@ -12,7 +12,7 @@ import torch
 from fedaux_pl.data import cache
 from fedaux_pl.data.cache import cached, fingerprint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import locked
+from fedaux_pl.files import locked, write_atomically
 
 KEY = {"kind": "test", "size": 4}
 
@@ -225,6 +225,17 @@ def test_the_least_recently_used_files_are_removed(user_cache, build, monkeypatc
     monkeypatch.setenv("FEDAUX_PL_CACHE_GB", "1e-6")
     with pytest.warns(UserWarning, match="above the limit, FEDAUX_PL_CACHE_GB"):
         cached(user_cache, keys[1], build)
+
+
+def test_another_process_may_remove_a_file_that_was_just_written(user_cache, build, monkeypatch):
+    def write_and_lose(path, write, private):
+        write_atomically(path, write, private)
+        path.unlink()
+
+    monkeypatch.setattr(cache, "write_atomically", write_and_lose)
+    cached(user_cache, KEY, build)
+    cached(user_cache, KEY, build)
+    assert build.calls == 2
 
 
 def test_nothing_is_cached_with_the_limit_0(user_cache, folder, build, monkeypatch):

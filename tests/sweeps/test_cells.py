@@ -55,6 +55,11 @@ def test_keys_depend_on_the_source_of_own_classes(tmp_path, monkeypatch):
         resolve([cell("--model.clients={absent.Net: 3}")])
 
 
+def test_the_suffix_of_an_architecture_may_have_a_dot():
+    [found] = resolve([cell("--model.clients={resnet8-v1.2: 3}")])
+    assert found.config["model"]["clients"] == {"resnet8-v1.2": 3}
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

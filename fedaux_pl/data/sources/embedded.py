@@ -1,7 +1,5 @@
 """Small data sets that are included in the package: handwritten digits and word definitions."""
 
-import csv
-import lzma
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
@@ -47,10 +45,8 @@ class Digits(PartSource):
         self.part = part
         self.size = check_size(size)
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part, or the ``auxiliary`` images; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part, or the ``auxiliary`` images."""
         with as_file(_ASSETS / "digits.npz") as path, np.load(path) as file:
             chosen = file["part"] == _PARTS.index(self.part if part == "train" else part)
             images = file["images"][chosen]
@@ -86,11 +82,9 @@ class Glosses(TextSource):
     def __init__(self, tokenizer: str | Path | None = None, max_length: int = 32) -> None:
         super().__init__(tokenizer, max_length)
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
+    def load(self, part: str) -> Examples:
+        """Load a part."""
         labels, texts = _read_part(part)
-        if not texts:
-            return None
         numbers = torch.tensor([_GLOSS_CLASSES.index(label) for label in labels])
         return Examples(self._tokenize(texts), numbers, _GLOSS_CLASSES)
 
@@ -106,6 +100,9 @@ class Glosses(TextSource):
 
 def _read_part(part: str) -> tuple[list[str], list[str]]:
     """Return the labels and the texts of a part of the file."""
-    lines = lzma.decompress((_ASSETS / "glosses.csv.xz").read_bytes()).decode().splitlines()
-    rows = [row for row in csv.DictReader(lines) if row["part"] == part]
-    return [row["label"] for row in rows], [row["text"] for row in rows]
+    import pandas as pd
+
+    with as_file(_ASSETS / "glosses.csv.xz") as path:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    rows = table[table["part"] == part]
+    return list(rows["label"]), list(rows["text"])

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from fedaux_pl.data.cache import CacheKey
 from fedaux_pl.data.downloads import PATIENCE, Download, fetch_missing
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples
@@ -50,13 +51,12 @@ class _HubText(TextSource):
         super().__init__(tokenizer, max_length)
         self.repo = repo or self.usual_repo
         self.config = self.usual_config if self.repo == self.usual_repo else None
-        self.limit = limit
         self.draw = TextDraw(limit, seed=seed)
         self.cache_dir = Path(cache_dir).expanduser()
 
     def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data, nor test data without labels."""
-        if part == "validation" or (part == "test" and not self.classes):
+        """Load a part; there is no test data without labels."""
+        if part == "test" and not self.classes:
             return None
         return self._read(part, labeled=bool(self.classes))
 
@@ -68,7 +68,7 @@ class _HubText(TextSource):
         dataset = self._open(split)
         limit = self.draw.limit if split == "train" else None
         # the names of the entries are part of the cache key: do not rename them
-        key: dict[str, str | int] = {
+        key: CacheKey = {
             "data": f"{self.repo}\0{self.config}\0{split}\0{dataset._fingerprint}",
             "drawn": repr((limit, self.draw.seed)),
             "labelled": int(labeled),

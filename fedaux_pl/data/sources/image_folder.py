@@ -67,6 +67,7 @@ class ImageFolder(PartSource):
         (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
 
+    has_validation = True
     remedy = (
         "set `test_root` to a folder of test images, or `test_fraction` to hold out a fraction of "
         "`root`, or choose another source for it"
@@ -122,8 +123,10 @@ class ImageFolder(PartSource):
 
     def image_bytes(self) -> int:
         """The bytes of all images at ``size``."""
-        roots = [root for root in (self.root, self.test_root, self.validation_root) if root]
-        count = sum(len(files) for root in roots for files in _list_folders(root).values())
+        count = 0
+        for root in (self.root, self.test_root, self.validation_root):
+            if root is not None:
+                count += sum(map(len, _list_folders(root).values()))
         return count * self.channels * self.size**2
 
     def _held_out(self, files: list[_File]) -> set[int]:

@@ -31,14 +31,12 @@ class ImageNet32(PartSource):
         """The training images; their labels are not read."""
         return torch.cat([_images(path) for path in self._files("train")])
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part."""
         files = self._files(part)
-        labels = torch.cat([_labels(path) for path in files])
+        labels = torch.cat([torch.from_numpy(_read(path, "labels")).long() for path in files])
         images = torch.cat([_images(path) for path in files])
-        return Examples(images, labels - 1, tuple(str(number) for number in range(1, 1001)))
+        return Examples(images, labels - 1, tuple(map(str, range(1, 1001))))
 
     def _files(self, part: str) -> list[Path]:
         names = [f"train_data_batch_{number}.npz" for number in range(1, 11)]
@@ -59,10 +57,6 @@ def _images(path: Path) -> torch.Tensor:
             f"(N, {3 * _SIDE**2}): give the files for 32 x 32 pixels"
         )
     return torch.from_numpy(rows).view(-1, 3, _SIDE, _SIDE)
-
-
-def _labels(path: Path) -> torch.Tensor:
-    return torch.from_numpy(_read(path, "labels")).long()
 
 
 def _read(path: Path, array: str) -> np.ndarray:

@@ -123,15 +123,17 @@ def _lemmas() -> list[str]:
     return _array("lemmas").tobytes().decode("ascii").split("\n")
 
 
+@cache
+def _rows() -> dict[str, int]:
+    """Return the row of each id in the table."""
+    return {f"n{offset:08d}": row for row, offset in enumerate(_array("synset").tolist())}
+
+
 def _row(wnid: str) -> int:
     """Return the row of an id in the table, or raise a ValueError."""
-    synsets = _array("synset")
-    is_id = re.fullmatch(r"n\d{8}", wnid) is not None
-    row = int(np.searchsorted(synsets, int(wnid[1:]))) if is_id else len(synsets)
-    is_there = row < len(synsets) and synsets[row] == int(wnid[1:])
     expected = "be the id of a noun in WordNet 3.0, such as n02084071 (dog)"
-    check_setting("subset", wnid, is_there, expected)
-    return row
+    check_setting("subset", wnid, wnid in _rows(), expected)
+    return _rows()[wnid]
 
 
 @cache

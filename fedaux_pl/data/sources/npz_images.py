@@ -68,6 +68,8 @@ class NpzImages(PartSource):
         (torch.Size([2, 3, 8, 8]), ('0', '1'))
     """
 
+    has_validation = True
+
     def __init__(
         self,
         path: str | Path,
@@ -97,61 +99,67 @@ class NpzImages(PartSource):
 
     def auxiliary(self) -> Inputs:
         """The training images; their labels are not read and may be missing."""
-        return self._images("train_x", self.path)
+        return self._images("train_x")
 
     def load(self, part: str) -> Examples | None:
         """Load a part; there is validation data if the file has an array of that name."""
-        path = self.test_path if part == "test" else self.path
         part = "val" if part == "validation" else part
-        if part == "val" and not self._has("val_x", path):
+        if part == "val" and not self._has("val_x"):
             return None
-        labels = self._labels(f"{part}_y", path)
-        inputs = self._images(f"{part}_x", path)
+        labels = self._labels(f"{part}_y")
+        inputs = self._images(f"{part}_x")
         array = f"{part}_client"
-        values = self._read(array, path) if self._has(array, path) else None
-        clients = name_clients(values, len(inputs), self._where(array, path))
-        where = self._where(f"{part}_y", path)
+        values = self._read(array) if self._has(array) else None
+        clients = name_clients(values, len(inputs), self._where(array))
+        where = self._where(f"{part}_y")
         names = self._classes(labels, where)
         try:
             return Examples(inputs, number_labels(labels, names), names, **clients)
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
 
-    def _images(self, array: str, path: Path) -> Inputs:
+    def _images(self, array: str) -> Inputs:
         def convert(values: NDArray[Any]) -> Tensor:
-            images = from_array(values, self._where(array, path))
+            images = from_array(values, self._where(array))
             return images if self.size is None else resize(images, self.size)
 
         if not self.on_disk:
-            return convert(self._read(array, path))
+            return convert(self._read(array))
+        path = self._path(array)
         with _refusing(path):
-            return _open_rows(path, self._entry(array, path), convert)
+            return _open_rows(path, self._entry(array), convert)
 
-    def _labels(self, array: str, path: Path) -> Labels:
-        return to_list(self._read(array, path), self._where(array, path))
+    def _labels(self, array: str) -> Labels:
+        return to_list(self._read(array), self._where(array))
 
     def _classes(self, labels: Labels, where: str) -> tuple[str, ...]:
         """Return the classes of the training images or, in a file without, of these labels."""
-        if self._has("classes", self.path):
-            return tuple(map(str, self._labels("classes", self.path)))
+        if self._has("classes"):
+            return tuple(map(str, self._labels("classes")))
         if self.class_order:
             return tuple(self.class_order)
-        if self._has("train_y", self.path):
-            labels = self._labels("train_y", self.path)
-            where = self._where("train_y", self.path)
+        if self._has("train_y"):
+            labels = self._labels("train_y")
+            where = self._where("train_y")
         return distinct_classes(labels, f"labels of {where}")
 
-    def _where(self, array: str, path: Path) -> str:
-        return f"{self.arrays[array]!r} in {path.absolute()}"
+    def _path(self, array: str) -> Path:
+        """Return the file or folder of an array."""
+        return self.test_path if array.startswith("test_") else self.path
 
-    def _has(self, array: str, path: Path) -> bool:
+    def _where(self, array: str) -> str:
+        return f"{self.arrays[array]!r} in {self._path(array).absolute()}"
+
+    def _has(self, array: str) -> bool:
         """Whether an optional array is to be read: one that the user names must be there."""
         name = self.arrays[array]
-        return name in _entries(path) or (array in _OPTIONAL and name not in (array, None))
+        is_there = name in _entries(self._path(array))
+        return is_there or (array in _OPTIONAL and name not in (array, None))
 
-    def _entry(self, array: str, path: Path) -> Path | zipfile.ZipInfo:
+    def _entry(self, array: str) -> Path | zipfile.ZipInfo:
         """Return an array that must be there."""
         name = self.arrays[array]
+        path = self._path(array)
         entries = _entries(path)
         if name is None or name not in entries:
             raise DataError(
@@ -161,14 +169,15 @@ class NpzImages(PartSource):
             )
         return entries[name]
 
-    def _read(self, array: str, path: Path) -> NDArray[Any]:
-        entry = self._entry(array, path)
+    def _read(self, array: str) -> NDArray[Any]:
+        entry = self._entry(array)
+        path = self._path(array)
         with _refusing(path):  # allow_pickle=False: unpickling can run any code
             if isinstance(entry, Path):
                 return np.asarray(np.load(entry, allow_pickle=False))
             # numpy allocates what the archive declares
             stored = min(entry.compress_size, path.stat().st_size)
-            check_expansion(entry.file_size, stored, self._where(array, path))
+            check_expansion(entry.file_size, stored, self._where(array))
             # not np.load, which returns the bytes of an entry without the header of an array
             with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
                 return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
@@ -190,24 +199,22 @@ def _open_rows(path: Path, entry: Path | zipfile.ZipInfo, convert: Convert) -> L
     Rows are read by position and not through a memory map: mapped pages count as resident memory,
     and a file that becomes shorter would kill the process.
     """
-    begin = 0
     if isinstance(entry, Path):
         path = entry
-        end = path.stat().st_size
     elif entry.compress_type != zipfile.ZIP_STORED:
         raise DataError(
             f"{entry.filename.removesuffix('.npy')!r} in {path.absolute()} is compressed and "
             "cannot stay on disk: write it with numpy.savez, or as .npy files in a folder, or set "
             "data.memory to host"
         )
-    else:
-        with path.open("rb") as file:
-            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
-            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-        end = begin + entry.file_size
     with path.open("rb") as file:
         opened = file_state(file.fileno())
-        file.seek(begin)
+        _, end, _ = opened
+        if isinstance(entry, zipfile.ZipInfo):
+            file.seek(entry.header_offset + 26)  # the lengths of two fields before the array
+            begin = entry.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+            end = begin + entry.file_size
+            file.seek(begin)
         read_header = np.lib.format.read_array_header_2_0
         if np.lib.format.read_magic(file) == (1, 0):
             read_header = np.lib.format.read_array_header_1_0

@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import fingerprint
+from fedaux_pl.data.cache import CacheKey, fingerprint
 from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.input_checks import (
     check_expansion,
@@ -131,6 +131,7 @@ class TextFiles(TextSource):
         (torch.Size([2, 8]), ('bad', 'good'))
     """
 
+    has_validation = True
     remedy = "set `test_path`, or `draw.test_fraction` to hold out a fraction of `path`"
 
     def __init__(
@@ -185,7 +186,7 @@ class TextFiles(TextSource):
         check_text_file(path)
         # the entries and their form are part of the cache key: do not rename them
         columns = f"text={layout.columns!r}, label={layout.label!r}, skip={layout.skip!r}"
-        key: dict[str, str | int] = {
+        key: CacheKey = {
             "files": fingerprint([path]),
             "columns": f"Columns({columns}, sentences={layout.sentences!r})",
             "part": part,
@@ -197,7 +198,11 @@ class TextFiles(TextSource):
         def read() -> Texts:
             rows = read_texts(path, layout)
             chosen = self.draw.positions(len(rows.texts), part).tolist()
-            return Texts(*([column[i] for i in chosen] if column else [] for column in rows))
+
+            def choose(column: list[str]) -> list[str]:
+                return [column[i] for i in chosen] if column else []
+
+            return Texts(*map(choose, rows))
 
         return self.load_tokens(key, read, classes)
 
@@ -268,7 +273,8 @@ def check_text_file(path: Path) -> None:
 def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield the line, the text, the label and the client of each row; "" for a missing value."""
     check_text_file(path)
-    is_plain = _suffix(path) == ".txt"
+    suffix = _suffix(path)
+    is_plain = suffix == ".txt"
     if is_plain and layout.label is not None:
         raise DataError(
             f"{path.absolute()} is plain text, which has no column {layout.label!r} of labels: "
@@ -279,9 +285,8 @@ def _rows(path: Path, layout: TextLayout, remedy: str) -> Iterator[tuple[int, st
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, path)
-            delimiter = _DELIMITERS.get(_suffix(path))
-            if delimiter is not None:
-                reader = csv.DictReader(lines, delimiter=delimiter)
+            if suffix in _DELIMITERS:
+                reader = csv.DictReader(lines, delimiter=_DELIMITERS[suffix])
                 if not reader.fieldnames:
                     raise ValueError("its first line must name the columns")
                 for row in reader:

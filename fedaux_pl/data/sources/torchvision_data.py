@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchvision import datasets
 
-from fedaux_pl.data.cache import cached, fingerprint
+from fedaux_pl.data.cache import CacheKey, cached, fingerprint
 from fedaux_pl.data.downloads import Download, PublishedFile, fetch_missing
 from fedaux_pl.data.images import resize
 from fedaux_pl.data.input_checks import check_size, not_found
@@ -19,8 +19,16 @@ from fedaux_pl.errors import first_line
 from fedaux_pl.files import user_cache
 
 _STL10_CLASSES = (
-    *("airplane", "bird", "car", "cat", "deer"),
-    *("dog", "horse", "monkey", "ship", "truck"),
+    "airplane",
+    "bird",
+    "car",
+    "cat",
+    "deer",
+    "dog",
+    "horse",
+    "monkey",
+    "ship",
+    "truck",
 )
 
 
@@ -92,10 +100,8 @@ class CIFAR10(_Archived):
     _dataset = datasets.CIFAR10
     _sizes: ClassVar = {"cifar-10-python.tar.gz": 170_498_071}
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part."""
         fetch_missing(self.downloads([part]))
         loaded = self._open(train=part == "train")
         images = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).contiguous()
@@ -154,10 +160,8 @@ class SVHN(_Torchvision):
         files = [self._dataset.split_list[split] for split in splits]
         return [self._published(url, md5) for url, _, md5 in files]
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part."""
         fetch_missing(self.downloads([part]))
         loaded = self._open(split=part)
         images = torch.from_numpy(loaded.data).contiguous()
@@ -195,16 +199,18 @@ class STL10(_Archived):
         """The 100,000 unlabeled images."""
         return self._get("unlabeled").inputs
 
-    def load(self, part: str) -> Examples | None:
-        """Load a part, or the ``unlabeled`` images; there is no validation data."""
-        if part == "validation":
-            return None
+    def load(self, part: str) -> Examples:
+        """Load a part, or the ``unlabeled`` images."""
         folder = self.root / datasets.STL10.base_folder
         is_labeled = part != "unlabeled"
         files = [folder / f"{part}_{kind}.bin" for kind in ("Xy" if is_labeled else "X")]
         fetch_missing(self.downloads([part]))
-        key: dict[str, str | int] = {"kind": f"stl10-{part}", "root": str(self.root.absolute())}
-        key |= {"size": self.size, "files": fingerprint(files)}
+        key: CacheKey = {
+            "kind": f"stl10-{part}",
+            "root": str(self.root.absolute()),
+            "size": self.size,
+            "files": fingerprint(files),
+        }
 
         def build() -> dict[str, Tensor]:
             loaded = self._open(split=part)

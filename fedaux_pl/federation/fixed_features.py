@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.federation.context import Context
+from fedaux_pl.federation.given_h0 import same_weights
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models.classifier import of_head
+from fedaux_pl.models.classifier import backbone_state
 
 
 @dataclass
@@ -24,8 +25,8 @@ class FixedFeatures:
 
     def update(self, model: nn.Module, state: State, clients: Sequence[int]) -> None:
         """Compute the rows of new clients, or of all if h is another one, as a site may get it."""
-        backbone = {key: tensor for key, tensor in state.items() if not of_head(key)}
-        if not _are_equal(backbone, self.backbone):
+        backbone = backbone_state(state)
+        if not same_weights(backbone, self.backbone):
             self.clients.clear()
             self.backbone = backbone
         data = self.context.data
@@ -43,8 +44,3 @@ class FixedFeatures:
                 self.values[data.client_indices[client].to(inputs.device)] = features
                 self.clients.add(client)
                 stage.update(1)
-
-
-def _are_equal(state: State, other: State) -> bool:
-    same_names = state.keys() == other.keys()
-    return same_names and all(torch.equal(tensor, other[key]) for key, tensor in state.items())

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import load_backbone, of_head
+from fedaux_pl.models import load_backbone
+from fedaux_pl.models.classifier import backbone_state
 from fedaux_pl.modules.state_dicts import copy_state
 
 GivenH0 = str | Path | Mapping[str, Tensor] | nn.Module
@@ -89,13 +90,14 @@ def read_h0(given: GivenH0, model: nn.Module) -> tuple[dict[str, Tensor], list[s
         left_out = load_backbone(target, state)
     except ValueError as error:
         raise ConfigurationError(f"{source}: {error}") from error
-    weights = {key: value for key, value in copy_state(target).items() if not of_head(key)}
-    return weights, left_out
+    return backbone_state(copy_state(target)), left_out
 
 
 def same_weights(one: State, other: State) -> bool:
     """Return whether two state dicts are equal bit for bit."""
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k].cpu()) for k in one)
+    if one.keys() != other.keys():
+        return False
+    return all(torch.equal(tensor, other[key].to(tensor.device)) for key, tensor in one.items())
 
 
 def _is_safetensors(path: Path) -> bool:

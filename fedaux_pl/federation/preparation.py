@@ -27,6 +27,7 @@ from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import load_backbone, of_head
+from fedaux_pl.models.classifier import backbone_state
 from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
@@ -66,7 +67,7 @@ class Preparation:
             return weights
         if self.settings.epochs == 0:
             self._print_origin(architecture, model, f"not learned, {model.origin}")
-            return {k: v.cpu().clone() for k, v in model.state_dict().items() if not of_head(k)}
+            return {k: v.cpu().clone() for k, v in backbone_state(model.state_dict()).items()}
         key = self._h0_key(architecture, model)
         cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
         return self._first_result(key, cached) if self.secret_noise else cached()
@@ -258,7 +259,7 @@ class Preparation:
         state = model.state_dict()
         layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
         if not head:
-            state = {name: tensor for name, tensor in state.items() if not of_head(name)}
+            state = backbone_state(state)
             layers = {name: text for name, text in layers.items() if not of_head(f"{name}.")}
         text = _as_text({"options": self.model_options[architecture], "layers": layers})
         digest = hashlib.sha256(text.encode()).hexdigest()

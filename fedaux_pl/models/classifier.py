@@ -57,7 +57,7 @@ def of_head(key: str) -> bool:
     return key.startswith("head.")
 
 
-def without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the entries of h in a model's state dict."""
     return {key: value for key, value in state.items() if not of_head(key)}
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.adapted_network import AdaptedNetwork
-from fedaux_pl.models.classifier import of_head, without_head
+from fedaux_pl.models.classifier import of_head, backbone_state
 from fedaux_pl.models.registry import (
     check_imported,
     complete_options,
@@ -35,7 +35,7 @@ _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
 def save_backbone(path: str | Path, model: nn.Module) -> Path:
     """Save the weights of h, without the layer ``head``, for ``load_backbone``; return the path."""
-    write_safetensors(Path(path), without_head(model.state_dict()), _describe(model))
+    write_safetensors(Path(path), backbone_state(model.state_dict()), _describe(model))
     return Path(path)
 
 
@@ -65,7 +65,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
         source = f"these weights, of {saved.get('architecture', 'an unknown architecture')},"
     named = model.from_library(state) if isinstance(model, AdaptedNetwork) else state
     left_out = [key for key, name in zip(state, named, strict=True) if of_head(name)]
-    given = without_head(named)
+    given = backbone_state(named)
     misfit = _describe_misfit(model, given)
     if misfit:
         raise ValueError(
@@ -85,7 +85,7 @@ def load_backbone(model: nn.Module, state: Mapping[str, Tensor] | str | Path) ->
 
 def _describe_misfit(model: nn.Module, given: Mapping[str, Tensor]) -> str:
     """Name the entries of h that a state dict lacks, has besides or has in another shape."""
-    expected = without_head(model.state_dict())
+    expected = backbone_state(model.state_dict())
     common = expected.keys() & given.keys()
     reshaped = sorted(key for key in common if expected[key].shape != given[key].shape)
     kinds = {

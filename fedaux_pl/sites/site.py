@@ -27,6 +27,7 @@ from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.private_training import PrivateTraining
 from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
 from fedaux_pl.sites.site_settings import (
@@ -36,7 +37,7 @@ from fedaux_pl.sites.site_settings import (
     check_private_updates,
     differences,
 )
-from fedaux_pl.sites.site_vote import SiteVote
+from fedaux_pl.sites.site_vote import SiteVote, validation_examples
 from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -122,11 +123,13 @@ class Site(Role):
                 federation, self.clients, self.name, self.budget, self.agreement
             )
         largest = max(map(self._largest_request, federation.students))
+        answers = partial(PrivateAnswers, federation, limits, privacy, self.origin)
         if limits.evaluate:
-            self.evaluation = SiteEvaluation(federation, self.clients, limits, privacy, self.origin)
+            tested = answers("evaluate", data.private.test())
+            self.evaluation = SiteEvaluation(federation, self.clients, tested)
             largest = max(largest, wire.largest_body(join_states(federation.students.states())))
         if limits.vote:
-            self.vote = SiteVote(federation, limits, privacy, self.origin)
+            self.vote = SiteVote(federation, answers("vote", validation_examples(data)))
             largest = max(largest, wire.largest_body(self.vote.like))
         if data.validation_fraction:
             self.journal.say(
@@ -215,22 +218,20 @@ class Site(Role):
         self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
         size = federation.data.client_sizes[client]
-        losses = []
 
-        def train() -> bytes:
+        def train() -> tuple[bytes, float]:
             [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
-            losses.append(update.loss)
             trained = update.state.items()
             sent = {k: v for k, v in trained if not federation.head_only or of_head(k)}
-            return wire.write_tensors(sent)
+            return wire.write_tensors(sent), update.loss
 
         if self.training is None:
-            body = train()
+            body, loss = train()
             guarantee = "a model update and its training loss: NOT private"
-            return {"size": size, "loss": losses[0]}, body, guarantee
+            return {"size": size, "loss": loss}, body, guarantee
         asked = f"{name} {round_} {epochs} {batch_size}"
         steps = self.clients.private_steps(client)
-        body, guarantee = self.training.answer(asked, state, steps, train)
+        body, guarantee = self.training.answer(asked, state, steps, lambda: train()[0])
         return {"size": size}, body, guarantee
 
     def _release(self, client: int, request: Message) -> Reply:

@@ -16,10 +16,10 @@ import torch
 from fedaux_pl.algorithms import Update
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
-from fedaux_pl.federation import Federation, LocalTraining
+from fedaux_pl.federation import Federation
 from fedaux_pl.federation.client_pool import ClientPool, Votes
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import Context, ServerFeatures
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
@@ -130,14 +130,10 @@ class SiteServer(Role):
 
     def create_pool(self, clients: LocalClients) -> ClientPool:
         """Return the clients at the sites."""
-        return SiteClients(
-            self.transport,
-            self.status,
-            self.sites,
-            self.federation,
-            clients.context,
-            clients.settings,
-        )
+        federation = self.federation
+        shared = agreement(federation)
+        requests = SiteRequests(self.transport, self.status, self.sites, shared)
+        return SiteClients(requests, federation, clients)
 
 
 class SiteClients:
@@ -146,29 +142,24 @@ class SiteClients:
     at_sites = True
 
     def __init__(
-        self,
-        transport: "ServerTransport",
-        status: SiteStatus,
-        sites: Sites,
-        federation: Federation,
-        context: Context,
-        settings: LocalTraining,
+        self, requests: SiteRequests, federation: Federation, clients: LocalClients
     ) -> None:
+        context = clients.context
+        sites = requests.sites
         if context.processes.world_size > 1:
             raise ConfigurationError(
                 "the server of sites runs in one process: set trainer.devices and num_nodes to 1"
             )
-        data = context.data
-        if sites.evaluate and data.evaluation_examples.clients is not None:
+        if sites.evaluate and context.data.evaluation_examples.clients is not None:
             raise ConfigurationError(
                 "the server's test or validation data name their clients, and sites.evaluate asks "
                 "the sites for the same metrics: set sites.evaluate to false, or remove the names"
             )
+        self.requests = requests
         self.sites = sites
         self.federation = federation
         self.context = context
-        self.settings = settings
-        self.requests = SiteRequests(transport, status, sites, agreement(federation))
+        self.settings = clients.settings
         self.round_metrics: dict[str, float] = {}
         self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         # by kind of request, the codes of sites that did not answer the last one
@@ -288,8 +279,6 @@ class SiteClients:
 
         def read(name: str, answer: Message) -> State:
             votes = wire.read_tensors(answer.body, like)
-            is_finite = all(bool(sums.isfinite().all()) for sums in votes.values())
-            expect(is_finite, "its votes are not finite")
             self.requests.status.change(name, voted=read_basis(answer))
             return votes
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,10 +13,8 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.private_answers import PrivateAnswers
-from fedaux_pl.sites.site_settings import Limits
 from fedaux_pl.sites.wire import Message, Reply
 
 
@@ -61,6 +60,7 @@ def read_evaluation(
     return count, epsilon, metrics
 
 
+@dataclass(frozen=True)
 class SiteEvaluation:
     """Evaluates the ensemble of the server's models on the test data of a site.
 
@@ -69,18 +69,9 @@ class SiteEvaluation:
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        clients: LocalClients,
-        limits: Limits,
-        privacy: Privacy,
-        origin: str = "",
-    ) -> None:
-        self.federation = federation
-        self.clients = clients
-        test = federation.data.private.test()
-        self.answers = PrivateAnswers(federation, test, "evaluate", limits, privacy, origin)
+    federation: Federation
+    clients: LocalClients
+    answers: PrivateAnswers
 
     def answer(self, request: Message) -> Reply:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""

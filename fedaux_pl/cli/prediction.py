@@ -1,9 +1,10 @@
 """``fedaux-pl predict``: class probabilities of a run's students for new images or texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -135,16 +136,12 @@ def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
 
 def _write_table(path: Path, samples: Samples, classes: Sequence[str], values: Tensor) -> None:
     """Write one row per sample: its names, most probable class and class probabilities."""
-    predicted = dict(zip(samples.positions, values.tolist(), strict=True))
-
-    def rows() -> Iterator[list[Any]]:
-        yield [*samples.names, "class", *classes]
-        for index, names in enumerate(zip(*samples.names.values(), strict=True)):
-            row = predicted.get(index, [])
-            best = classes[row.index(max(row))] if row else ""
-            yield [*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))]
-
-    text = csv_text(rows(), "\r\n")
+    names = pd.DataFrame(samples.names)
+    rounded = pd.DataFrame(values.tolist(), samples.positions, classes).map("{:.6f}".format)
+    best = [classes[k] for k in values.argmax(dim=1).tolist()]
+    rounded.insert(0, "class", best, allow_duplicates=True)
+    table = pd.concat([names, rounded], axis=1).fillna("")
+    text = csv_text([table.columns, *table.to_numpy()], "\r\n")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, newline="", encoding="utf-8")
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.cli.client_option import ClientModel
-from fedaux_pl.cli.export import write_client_model
+from fedaux_pl.cli.export import is_used, write_client_model
 from fedaux_pl.errors import ConfigurationError, did_you_mean, is_count
 from fedaux_pl.models.saved_models import CONFIG
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
@@ -111,9 +111,8 @@ def site_output(folder: Path | None, fine_tuning: int, name: str) -> Output | No
         )
     if folder is None:
         return None
-    is_used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     is_replaced = (folder / CONFIG).is_file()  # the model of an earlier run
-    if is_used and not is_replaced:
+    if is_used(folder) and not is_replaced:
         raise ConfigurationError(f"{folder.absolute()} is not empty: give --output another folder")
 
     def write(final: FinalModel) -> None:

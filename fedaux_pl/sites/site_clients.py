@@ -287,7 +287,8 @@ class SiteClients:
             tell(f"no site has voted in round {round_}: earlier votes count alone, or the average")
         totals = {name: torch.zeros_like(sums) for name, sums in like.items()}
         for votes in answers.values():
-            totals = {name: sums + votes[name] for name, sums in totals.items()}
+            for name, sums in votes.items():
+                totals[name] += sums
         return Votes(totals, len(answers))
 
     def _ask_willing(

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.cli.client_option import add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
@@ -16,7 +15,7 @@ from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
-from fedaux_pl.engine.inference import server_statistics
+from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
@@ -59,11 +58,14 @@ def predict(args: Sequence[str]) -> Path:
         samples = _read_images(options.images, options.key, federation["input_shape"])
     client = load_client_model(path, options)
     if client is None:
-        values = probabilities(loaded, samples.inputs)
+        models = list(trained_models(loaded).values())
+        statistics = federation["settings"]["batchnorm_statistics"]
         by_whom = ""
     else:
-        values = client.probabilities(samples.inputs)
+        models = [client.model]
+        statistics = client.statistics
         by_whom = f", predicted by the model of {client.name}"
+    values = probabilities(models, samples.inputs, statistics)
     _write_table(options.output, samples, federation["classes"], values)
     print(f"{samples.summary}{by_whom}: {options.output}")
     return Path(options.output)
@@ -126,16 +128,18 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
     return Samples(inputs[readable], readable, {"image": files}, summary)
 
 
-def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
-    """Return the class probabilities of the ensemble of the run's students, shape (N, C)."""
-    option = checkpoint["federation"]["settings"]["batchnorm_statistics"]
-    models = trained_models(checkpoint).values()
-    logits = [predict_logits(model, inputs, server_statistics(option)) for model in models]
+def probabilities(
+    models: Sequence[nn.Module], inputs: Tensor, statistics: BatchNormOption
+) -> Tensor:
+    """Return the class probabilities of an ensemble of models, shape (N, C)."""
+    logits = [predict_logits(model, inputs, server_statistics(statistics)) for model in models]
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
 
 def _write_table(path: Path, samples: Samples, classes: Sequence[str], values: Tensor) -> None:
     """Write one row per sample: its names, most probable class and class probabilities."""
+    import pandas as pd  # not at the start of every verb
+
     names = pd.DataFrame(samples.names)
     rounded = pd.DataFrame(values.tolist(), samples.positions, classes).map("{:.6f}".format)
     best = [classes[k] for k in values.argmax(dim=1).tolist()]

@@ -1,6 +1,7 @@
 """The verbs of real sites: ``sites init`` and ``status`` (server), ``sites pin`` and ``site``."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,15 +35,10 @@ def sites(args: Sequence[str]) -> None:
 def _init(args: list[str]) -> None:
     about = "Writes NVFlare's project file, sites.yaml for fit, and what to send to whom."
     parser = FederationParser(prog="fedaux-pl sites init", description=about)
-    add = parser.add_argument
-    add("--sites", type=str, required=True, help="The names of the sites, with commas.")
-    add("--server", type=str, required=True, help="The host name of the server.")
-    add("--port", type=int, default=8402, help="Its port.")
-    add("--folder", type=Path, default=Path("sites"), help="The folder to write to.")
+    parser.add_function_arguments(write_project, as_group=False)
     options = parser.parse_args(args)
     try:
-        names = [name.strip() for name in options.sites.split(",")]
-        print(write_project(options.folder, names, options.server, options.port))
+        print(write_project(**options.as_dict()))
     except ValueError as error:
         parser.error(str(error))
 
@@ -75,23 +71,33 @@ def _pin(args: list[str]) -> None:
     print(PINNED.format(name=name, pin=pin(signing_key(name))))
 
 
+@dataclass(frozen=True)
+class SiteOptions:
+    """What a site needs besides the options of ``fit``.
+
+    Args:
+        server: The server, HOST:PORT; the host as in its certificate.
+        certificates: The folder that nvflare provision has written for this site.
+        max_bytes: The largest message that is accepted, in bytes.
+        output: The folder to write the final model to, with what is this site's own; or null.
+        output_fine_tuning: The epochs for which it is trained on the data of this site before; 0
+            for none.
+    """
+
+    server: str
+    certificates: Path
+    max_bytes: int = 2**32
+    output: Path | None = None
+    output_fine_tuning: int = 0
+
+
 class SiteCLI(FederationCLI):
     """The parser of ``site``: that of ``fit`` with the server and the limits of the site."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the server, the certificates and the limits."""
+        """Add the options and the limits of the site."""
         super().add_arguments_to_parser(parser)
-        add = parser.add_argument
-        about = "The server, HOST:PORT; the host as in its certificate."
-        add("--server", type=str, required=True, help=about)
-        about = "The folder that nvflare provision has written for this site."
-        add("--certificates", type=Path, required=True, help=about)
-        about = "The largest message that is accepted, in bytes."
-        add("--max_bytes", type=int, default=2**32, help=about)
-        about = "The folder to write the final model to, with what is this site's own; or null."
-        add("--output", type=Path | None, default=None, help=about)
-        about = "The epochs for which it is trained on the data of this site before; 0 for none."
-        add("--output_fine_tuning", type=int, default=0, help=about)
+        parser.add_class_arguments(SiteOptions)
         parser.add_class_arguments(Limits)
 
     def before_instantiate_classes(self) -> None:

@@ -29,8 +29,14 @@ from fedaux_pl.sweeps.worker import run_cell
 
 _LAUNCHERS = ("local", "slurm", "print")
 _OPTIONS_OF_FIT = (
-    *("config", "model", "data", "trainer", "seed_everything"),
-    *("ckpt_path", "print_config", "help"),
+    "config",
+    "model",
+    "data",
+    "trainer",
+    "seed_everything",
+    "ckpt_path",
+    "print_config",
+    "help",
 )
 # -P: files in the current folder hide no package
 _WORKER = (sys.executable, "-P", "-m", "fedaux_pl.cli.sweep")

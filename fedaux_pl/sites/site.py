@@ -185,8 +185,8 @@ class Site(Role):
         if self.sums is not None and kind in ("keys", "masked"):
             return self.sums.answer(fields)
         if kind == "evaluate":
-            is_allowed = self.limits.evaluate
-            expect(is_allowed, "the server asks for an evaluation: see --evaluate", "limits")
+            asked = "the server asks for an evaluation: see --evaluate"
+            expect(self.limits.evaluate, asked, "limits")
             return self.evaluation.answer(request)
         if kind == "vote":
             expect(self.limits.vote, "the server asks for a vote: see --vote", "limits")
@@ -212,9 +212,8 @@ class Site(Role):
             f"epochs and a batch size from {limits.min_batch_size} to {limits.max_batch_size}",
             "limits",
         )
-        state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
-        state = {key: tensor.to(device) for key, tensor in state.items()}
+        state = wire.read_tensors(request.body, federation.students[name].state_dict(), device)
         self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
         size = federation.data.client_sizes[client]

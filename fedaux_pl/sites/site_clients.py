@@ -27,7 +27,7 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import send_final_models
-from fedaux_pl.sites.site_evaluation import join_states, read_basis, read_evaluation
+from fedaux_pl.sites.site_evaluation import join_states, read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
@@ -255,13 +255,11 @@ class SiteClients:
             return {}
         federation = self.federation
         body = wire.write_tensors(join_states(federation.students.states()))
-
-        def read(name: str, answer: Message) -> dict[str, float]:
-            count, epsilon, values = read_evaluation(answer, federation.chosen_metrics)
-            self.requests.status.change(name, evaluated=[count, epsilon])
-            return values
-
-        metrics = self._ask_willing("evaluate", Message({"round": round_}, body), read)
+        metrics = self._ask_willing(
+            "evaluate",
+            Message({"round": round_}, body),
+            lambda _, answer: read_metrics(answer, federation.chosen_metrics),
+        )
         return federation.evaluation.metrics.join(metrics)
 
     def vote(
@@ -276,13 +274,9 @@ class SiteClients:
         like = {name: torch.empty(len(weights), dtype=torch.double) for name in students}
         fields = {"round": round_, "weights": list(weights)}
         question = Message(fields, wire.write_tensors(models), like)
-
-        def read(name: str, answer: Message) -> State:
-            votes = wire.read_tensors(answer.body, like)
-            self.requests.status.change(name, voted=read_basis(answer))
-            return votes
-
-        answers = self._ask_willing("vote", question, read)
+        answers = self._ask_willing(
+            "vote", question, lambda _, answer: wire.read_tensors(answer.body, like)
+        )
         if not answers:
             tell(f"no site has voted in round {round_}: earlier votes count alone, or the average")
         totals = {name: torch.zeros_like(sums) for name, sums in like.items()}

@@ -1,6 +1,5 @@
 """What a site tells about the server's models on test data of its own, if its owner allows it."""
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -34,30 +33,16 @@ def split_states(joined: State, students: Students) -> dict[str, State]:
     }
 
 
-def read_basis(answer: Message) -> tuple[int, float | None]:
-    """Read the number of samples behind an answer, and its epsilon, None without noise."""
-    fields = answer.fields
-    count = wire.read_count(fields, "count")
-    wire.expect(count > 0, "it has no samples")
-    epsilon = None
-    if fields.get("epsilon") is not None:
-        epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
-    return count, epsilon
-
-
-def read_evaluation(
-    answer: Message, chosen: Collection[str]
-) -> tuple[int, float | None, dict[str, float]]:
-    """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
+def read_metrics(answer: Message, chosen: Collection[str]) -> dict[str, float]:
+    """Read the accuracy of a site and the chosen metrics that it has."""
     values = answer.fields.get("metrics")
     if not isinstance(values, Mapping):
         values = {}
-    count, epsilon = read_basis(answer)
     metrics = {ACCURACY: float(wire.read_number(values, ACCURACY, 0, 1))}
     for name in chosen:
         if name in values:
             metrics[name] = float(wire.read_number(values, name, -1e30, 1e30))
-    return count, epsilon, metrics
+    return metrics
 
 
 @dataclass(frozen=True)

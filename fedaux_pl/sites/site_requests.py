@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import ANSWERED, SiteStatus, tell
-from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect
+from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect, read_basis
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -53,16 +53,15 @@ class SiteRequests:
             requests[name] = replace(questions[name], fields=fields)
         for name, message in self.transport.ask(requests, self.sites.timeout):
             answer: _T | RefusalError
+            outcome: Any
             try:
-                answer = read(name, self._check(name, requests[name], message))
-                code = None
+                received = self._check(name, requests[name], message)
+                answer = read(name, received)
+                outcome = read_basis(received) if kind in ANSWERED else None
             except (RefusalError, PrivacyError) as error:
-                code = getattr(error, "code", "message")
-                answer = RefusalError(code, first_line(error))
-            if kind not in ANSWERED:
-                self.status.change(name, last_code=code)
-            elif code is not None:
-                self.status.change(name, **{ANSWERED[kind]: code})
+                outcome = getattr(error, "code", "message")
+                answer = RefusalError(outcome, first_line(error))
+            self.status.change(name, **{ANSWERED.get(kind, "last_code"): outcome})
             yield name, answer
         for name in questions:
             if name not in there:

@@ -29,7 +29,7 @@ from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.private_training import PrivateTraining
-from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
+from fedaux_pl.sites.site_evaluation import SiteEvaluation
 from fedaux_pl.sites.site_settings import (
     Limits,
     adapt,
@@ -38,7 +38,7 @@ from fedaux_pl.sites.site_settings import (
     differences,
 )
 from fedaux_pl.sites.site_vote import SiteVote, validation_examples
-from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
+from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.site_sums import SiteSums

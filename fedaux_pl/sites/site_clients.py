@@ -27,12 +27,11 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import send_final_models
-from fedaux_pl.sites.site_evaluation import join_states, read_metrics
+from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
-from fedaux_pl.sites.site_vote import join_models
-from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect
+from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -205,9 +204,9 @@ class SiteClients:
         """Return the request for a release of the clients of one architecture."""
         scorer = step.scorer
         h0 = features.h0[name]
-        tensors = {f"h0/{k}": v for k, v in h0.state_dict().items() if not of_head(k)}
-        tensors |= {f"map/{k}": v for k, v in public_map.tensors().items()}
-        tensors |= {f"sent/{k}": v for k, v in scorer.tensors().items()}
+        state = {k: v for k, v in h0.state_dict().items() if not of_head(k)}
+        groups = {"h0": state, "map": public_map.tensors(), "sent": scorer.tensors()}
+        tensors = join_states(groups)
         directions = public_map.directions
         fields: dict[str, Any] = {
             "bound": public_map.bound,
@@ -270,10 +269,10 @@ class SiteClients:
         weights: Sequence[float],
     ) -> Votes:
         """Return the votes of all sites that allow it and are connected."""
-        models = join_models(join_states(averages), join_states(students))
+        candidates = {"average": join_states(averages), "distilled": join_states(students)}
         like = {name: torch.empty(len(weights), dtype=torch.double) for name in students}
         fields = {"round": round_, "weights": list(weights)}
-        question = Message(fields, wire.write_tensors(models), like)
+        question = Message(fields, wire.write_tensors(join_states(candidates)), like)
         answers = self._ask_willing(
             "vote", question, lambda _, answer: wire.read_tensors(answer.body, like)
         )

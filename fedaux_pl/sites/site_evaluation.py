@@ -17,18 +17,10 @@ from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.wire import Message, Reply
 
 
-def join_states(states: Mapping[str, State]) -> State:
-    """Return the states of the models of all architectures as one."""
-    joined: dict[str, Tensor] = {}
-    for name, state in states.items():
-        joined |= {f"{name}/{key}": tensor for key, tensor in state.items()}
-    return joined
-
-
-def split_states(joined: State, students: Students) -> dict[str, State]:
+def split_states(joined: State, students: Students, prefix: str = "") -> dict[str, State]:
     """Return the states that ``join_states`` has joined, by architecture."""
     return {
-        name: {key: joined[f"{name}/{key}"] for key in model.state_dict()}
+        name: {key: joined[f"{prefix}{name}/{key}"] for key in model.state_dict()}
         for name, model in students.items()
     }
 
@@ -65,7 +57,7 @@ class SiteEvaluation:
         labels = answers.examples.targets
         count = len(answers)
         round_ = wire.read_count(request.fields, "round")
-        received = wire.read_tensors(request.body, join_states(federation.students.states()))
+        received = wire.read_tensors(request.body, wire.join_states(federation.students.states()))
         if answers.privacy.epsilon is None:
             logits = self._predict(received)
             statistics = ""

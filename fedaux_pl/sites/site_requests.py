@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaux_pl.errors import PrivacyError, first_line
@@ -19,22 +19,16 @@ _HELLO = 5.0  # seconds in which a site says that it is there
 _T = TypeVar("_T")
 
 
+@dataclass
 class SiteRequests:
     """Asks sites over the transport; every request has the ``agreement``."""
 
-    def __init__(
-        self,
-        transport: "ServerTransport",
-        status: SiteStatus,
-        sites: Sites,
-        agreement: Mapping[str, Any],
-    ) -> None:
-        self.transport = transport
-        self.status = status
-        self.sites = sites
-        self.agreement = agreement
-        self._suspects: set[str] = set()  # did not answer in time
-        self._waited = False
+    transport: "ServerTransport"
+    status: SiteStatus
+    sites: Sites
+    agreement: Mapping[str, Any]
+    _suspects: set[str] = field(default_factory=set)  # did not answer in time
+    _waited: bool = False
 
     def ask(
         self, kind: str, questions: Mapping[str, Message], read: Callable[[str, Message], _T]

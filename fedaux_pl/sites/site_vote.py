@@ -10,24 +10,13 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
-from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.blending import LEAST_LOG_LIKELIHOOD
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.private_answers import PrivateAnswers
-from fedaux_pl.sites.site_evaluation import join_states, split_states
-from fedaux_pl.sites.wire import Message, Reply, expect
+from fedaux_pl.sites.site_evaluation import split_states
+from fedaux_pl.sites.wire import Message, Reply, expect, join_states
 
 MAX_CANDIDATES = 16
-
-
-def join_models(averages: State, students: State) -> State:
-    """Return the tensors of a request: all averages and all distilled models."""
-    joined = {f"average/{key}": tensor for key, tensor in averages.items()}
-    return joined | {f"distilled/{key}": tensor for key, tensor in students.items()}
-
-
-def _under(prefix: str, joined: State) -> State:
-    return {k.removeprefix(prefix): v for k, v in joined.items() if k.startswith(prefix)}
 
 
 class SiteVote:
@@ -42,7 +31,7 @@ class SiteVote:
         self.federation = federation
         self.answers = answers
         states = join_states(federation.students.states())
-        self.like = join_models(states, states)
+        self.like = join_states({"average": states, "distilled": states})
 
     def answer(self, request: Message) -> Reply:
         """Return the sums for each candidate and architecture."""
@@ -52,8 +41,8 @@ class SiteVote:
         round_ = wire.read_count(request.fields, "round")
         weights = read_weights(request)
         received = wire.read_tensors(request.body, self.like)
-        averages = split_states(_under("average/", received), students)
-        distilled = split_states(_under("distilled/", received), students)
+        averages = split_states(received, students, "average/")
+        distilled = split_states(received, students, "distilled/")
 
         def sums() -> Tensor:
             values = []

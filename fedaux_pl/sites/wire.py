@@ -88,6 +88,14 @@ def read_message(fields: object, body: bytes) -> Message:
     return Message(values, body)
 
 
+def join_states(states: Mapping[str, State]) -> dict[str, Tensor]:
+    """Return several groups of tensors as one; the names get that of their group in front."""
+    joined: dict[str, Tensor] = {}
+    for name, state in states.items():
+        joined |= {f"{name}/{key}": tensor for key, tensor in state.items()}
+    return joined
+
+
 def largest_body(like: State) -> int:
     """Return the bytes that such tensors may need, with their names and shapes."""
     return sum(tensor.nbytes for tensor in like.values()) + 1024 * (len(like) + 1)

@@ -80,7 +80,7 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
     filled = [index for index, text in enumerate(texts) if text]
     empty = len(texts) - len(filled)
     note = f" ({empty} without a text have empty rows)" if empty else ""
-    inputs = tokenize([texts[index] for index in filled])
+    inputs = tokenize([text for text in texts if text])
     names = {"row": range(len(texts)), "text": texts}
     return Samples(inputs, filled, names, f"{len(texts)} texts{note}")
 
@@ -138,14 +138,15 @@ def probabilities(
 
 def _write_table(path: Path, samples: Samples, classes: Sequence[str], values: Tensor) -> None:
     """Write one row per sample: its names, most probable class and class probabilities."""
-    import pandas as pd  # not at the start of every verb
-
-    names = pd.DataFrame(samples.names)
-    rounded = pd.DataFrame(values.tolist(), samples.positions, classes).map("{:.6f}".format)
-    best = [classes[k] for k in values.argmax(dim=1).tolist()]
-    rounded.insert(0, "class", best, allow_duplicates=True)
-    table = pd.concat([names, rounded], axis=1).fillna("")
-    text = csv_text([table.columns, *table.to_numpy()], "\r\n")
+    predicted = {}
+    for index, row in zip(samples.positions, values.tolist(), strict=True):
+        best = classes[row.index(max(row))]
+        predicted[index] = [best, *(f"{p:.6f}" for p in row)]
+    empty = [""] * (1 + len(classes))
+    rows = [[*samples.names, "class", *classes]]
+    for index, names in enumerate(zip(*samples.names.values(), strict=True)):
+        rows.append([*names, *predicted.get(index, empty)])
+    text = csv_text(rows, "\r\n")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, newline="", encoding="utf-8")
     else:

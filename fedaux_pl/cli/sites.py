@@ -46,9 +46,13 @@ def _init(args: list[str]) -> None:
 def _status(args: list[str]) -> None:
     about = "Says who is connected, since when, and the last round that each has answered."
     parser = FederationParser(prog="fedaux-pl sites status", description=about)
-    help_ = "The default_root_dir of the run."
-    names = ("--root", "--trainer.default_root_dir")
-    parser.add_argument(*names, type=Path, default=Path("logs"), help=help_)
+    parser.add_argument(
+        "--root",
+        "--trainer.default_root_dir",
+        type=Path,
+        default=Path("logs"),
+        help="The default_root_dir of the run.",
+    )
     print(describe_status(parser.parse_args(args).root))
 
 

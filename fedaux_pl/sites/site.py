@@ -139,11 +139,10 @@ class Site(Role):
                 "note",
             )
         with warnings.catch_warnings():  # such as of features that are not finite
-            warnings.showwarning = self._show_warning
+            warnings.showwarning = lambda message, *_, **__: self.journal.say(
+                f"warning: {message}", "warning"
+            )
             self.serve(self.answer, largest)
-
-    def _show_warning(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        self.journal.say(f"warning: {message}", "warning")
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""

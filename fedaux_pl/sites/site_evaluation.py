@@ -89,7 +89,6 @@ class SiteEvaluation:
 
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""
-        logits = []
-        for name, state in split_states(received, self.federation.students).items():
-            logits.append(self.answers.predict(name, state))
+        states = split_states(received, self.federation.students)
+        logits = [self.answers.predict(name, state) for name, state in states.items()]
         return torch.stack(logits).mean(dim=0)

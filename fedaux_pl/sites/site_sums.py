@@ -149,7 +149,6 @@ class SiteSums:
         return {"transcript": transcript}, wire.write_tensors({"masked": masked}), guarantee
 
     def _release(self, pending: Pending, number: int, messages: object) -> tuple[Sent, str]:
-        integers = pending.integers
         session = pending.member.open(pending.digest, number, messages)
         secure_sum = replace(pending.secure_sum, summands=len(session.names))
         cost = secure_sum.cost(simulated=self.budget.ledger is None)
@@ -158,8 +157,10 @@ class SiteSums:
 
         def mask() -> NewRelease:
             pending.attempts += 1
-            step = secure_sum.step
-            noise = self.clients.noise_bytes(pending.client, step, integers, pending.attempts)
+            integers = pending.integers
+            noise = self.clients.noise_bytes(
+                pending.client, secure_sum.step, integers, pending.attempts
+            )
             return {"masked": session.mask(secure_sum.add_noise(integers, noise))}, {0: cost}
 
         key = replace(pending.key, attempt=attempt)

@@ -30,8 +30,12 @@ class BestCheckpoint(ModelCheckpoint):
     def __init__(
         self, monitor: str = METRIC, mode: Literal["max", "min"] = "max", **options: Any
     ) -> None:
-        defaults: dict[str, Any] = {"filename": "best", "enable_version_counter": False}
-        defaults |= {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+        defaults: dict[str, Any] = {
+            "filename": "best",
+            "enable_version_counter": False,
+            "every_n_epochs": 1,
+            "save_on_train_epoch_end": True,
+        }
         super().__init__(monitor=monitor, mode=mode, **(defaults | options))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -104,8 +104,8 @@ def client_curves(
     import pandas as pd
 
     table = pd.concat({int(entry["round"]): by_client(entry) for entry in entries})
-    rounds, clients = (table.index.unique(level) for level in (0, 1))
-    names = clients.drop(_JOINT, errors="ignore")
+    rounds = table.index.unique(0)
+    names = table.index.unique(1).drop(_JOINT, errors="ignore")
     curves = {}
     for metric in table:
         curves[metric] = table[metric].unstack(0).reindex(names).to_numpy(float)

@@ -1,7 +1,7 @@
 """The notes of a run: that scores do nothing, that a class has no client, and so on."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -72,13 +72,11 @@ def _describe_scores(federation: RunView) -> str | None:
         return None
     present = len(federation.select_clients(1))
     effective = [entry.get(key, entry.get(f"val/{key}", 0.0)) for entry in measured]
-    teachers = [_count_teachers(entry, present) for entry in measured]
+    teachers = []
+    for entry in measured:
+        in_memory = entry.get("memory/clients", present)  # after the round
+        teachers.append(int(in_memory + entry.get("memory/forgotten", 0)))
     return describe_effective_teachers(effective, teachers)
-
-
-def _count_teachers(entry: Mapping[str, float], present: int) -> int:
-    """The clients that taught in a round, whose ``present`` ones are in the memory after it."""
-    return int(entry.get("memory/clients", present) + entry.get("memory/forgotten", 0))
 
 
 def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[int]) -> str | None:
@@ -127,12 +125,12 @@ def _describe_clients(federation: RunView) -> list[tuple[str, str]]:
     if test.clients is None:
         return []
     names = federation.client_labels(test.client_names)
-    cells = test.clients * len(classes) + test.targets.cpu()
-    counts = torch.bincount(cells, minlength=len(names) * len(classes)).view(len(names), -1)
+    is_held = torch.zeros(len(names), len(classes), dtype=torch.bool)
+    is_held[test.clients, test.targets.cpu()] = True
     without_data = []
     lacking = []
-    for name, held in zip(names, counts, strict=True):
-        missing = [classes[k] for k in (held == 0).nonzero().flatten()]
+    for name, held in zip(names, is_held, strict=True):
+        missing = [classes[k] for k in (~held).nonzero().flatten()]
         if len(missing) == len(classes):
             without_data.append(name)
         elif missing:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import pytorch_lightning as pl
@@ -49,20 +50,20 @@ def print_above_bars(*args: Any, **kwargs: Any) -> None:
         print(*args, **kwargs)
 
 
+@dataclass
 class Stage:
     """A stage of a run, which takes its progress."""
 
-    def __init__(self, name: str, total: int | None, unit: str, show: Callable[..., None]) -> None:
-        self.name = name
-        self.total = total
-        self.unit = unit
-        self._show = show
-        self.started = time.monotonic()
-        self.next_line = LONG_STAGE
-        self.count = 0
-        self.values = ""
-        self.bar: Any = None
-        self.is_open = True
+    name: str
+    total: int | None
+    unit: str
+    show: Callable[..., None]
+    started: float
+    next_line: float = LONG_STAGE
+    count: int = 0
+    values: str = ""
+    bar: Any = None
+    is_open: bool = True
 
     def update(self, n: int = 1, **values: SupportsFloat) -> None:
         """Report ``n`` more units, and values, which are read only when they are shown.
@@ -71,7 +72,7 @@ class Stage:
         """
         self.count += n
         if self.is_open:
-            self._show(self, values)
+            self.show(self, values)
 
     def draw(self, note: str) -> None:
         """Draw the bar, with a note at its end."""
@@ -142,7 +143,7 @@ class FederationProgress(ProgressBar):
     @contextmanager
     def stage(self, name: str, total: int | None = None, unit: str = "it") -> Iterator[Stage]:
         """Start a stage, such as "clients" of a ``total`` of units; it ends with the context."""
-        stage = Stage(name, total, unit, self._show)
+        stage = Stage(name, total, unit, self._show, started=time.monotonic())
         if not self._enabled or len(self._stages) == 2:  # deeper stages are not shown
             stage.is_open = False
             yield stage

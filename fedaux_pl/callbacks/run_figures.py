@@ -77,7 +77,7 @@ def client_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
 def result_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
     """Yield the confusion matrices, of all samples and of each client that the data name.
 
-    None if nothing was evaluated, or if they are private.
+    There are none if nothing was evaluated, or if they are private.
     """
     if federation.confusion is not None and federation.shows_classes:
         is_held_out = any("val/accuracy" in entry for entry in federation.history)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jsonargparse import Namespace
-from torch import Tensor, nn
+from torch import nn
 
-from fedaux_pl.engine import predict_logits
-from fedaux_pl.engine.inference import BatchNormOption, server_statistics
+from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_models import find_client
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
@@ -25,11 +24,6 @@ class ClientModel:
     model: nn.Module
     reasons: list[str]  # what makes it differ from the server's
     statistics: BatchNormOption  # of the evaluation
-
-    def probabilities(self, inputs: Tensor) -> Tensor:
-        """Return class probabilities, shape (N, C)."""
-        logits = predict_logits(self.model, inputs, server_statistics(self.statistics))
-        return logits.softmax(dim=-1)
 
 
 def add_client_options(parser: FederationParser) -> None:

@@ -87,7 +87,6 @@ def _row(run: Run, metric: str) -> dict[str, Any]:
 
 def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot()
@@ -107,7 +106,7 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
             axes.plot(curves.mean(axis=1), markersize=4, label=label, **look)
     on = " on validation data" if metric.startswith("val/") else ""
     axes.set(xlabel="round", ylabel=metric.removeprefix("val/") + on + unit)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dfe3e8", linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)

@@ -33,7 +33,13 @@ VERBS = {
     "site": "one real site: answers the server with what its private data and its limits allow",
 }
 
-_OWN_MODULES = ("compare", "sweep", "report", "sites", "site")  # the others are in verbs.py
+_MODULES = {  # the other verbs are in verbs.py
+    "compare": "compare",
+    "sweep": "sweep",
+    "report": "report",
+    "sites": "sites",
+    "site": "sites",
+}
 
 # Names that other programs give to these verbs.
 _SYNONYMS = {"train": "fit", "run": "fit", "evaluate": "test", "eval": "test", "infer": "predict"}
@@ -162,7 +168,7 @@ def _answer(args: Sequence[str] | None) -> int:
 def run_verb(args: Sequence[str]) -> None:
     """Run one verb; raise what it raises, and SystemExit with ``TERMINATED`` after SIGTERM."""
     verb, *rest = args
-    name = "sites" if verb == "site" else verb if verb in _OWN_MODULES else "verbs"
+    name = _MODULES.get(verb, "verbs")
     # Ctrl-C ends the process at once: some imports ignore its exception
     is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():

@@ -58,8 +58,7 @@ def export(args: Sequence[str]) -> Path:
         if name not in FORMATS:
             parser.error(f"format: got {name!r}; expected one of {', '.join(FORMATS)}")
     checkpoint, loaded = load_run(options.run, options)
-    is_used = output.exists() and (not output.is_dir() or any(output.iterdir()))
-    if is_used and not options.overwrite:
+    if is_used(output) and not options.overwrite:
         raise ConfigurationError(
             f"{output.absolute()} is not empty: add --overwrite, or give --output another folder"
         )
@@ -94,6 +93,11 @@ def export(args: Sequence[str]) -> Path:
     files = ", ".join([*written, "README.md"])
     print(f"{files}: {output} ({whose}from {checkpoint}, round {rounds:.0f})")
     return output
+
+
+def is_used(path: Path) -> bool:
+    """Return whether a path is a file, or a folder that is not empty."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def write_client_model(folder: Path, client: ClientModel, federation: Mapping[str, Any]) -> None:

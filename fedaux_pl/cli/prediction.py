@@ -1,11 +1,11 @@
 """``fedaux-pl predict``: class probabilities of a run's students for new images or texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedaux_pl.cli.client_option import add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
@@ -15,7 +15,7 @@ from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
-from fedaux_pl.engine.inference import server_statistics
+from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
@@ -58,11 +58,14 @@ def predict(args: Sequence[str]) -> Path:
         samples = _read_images(options.images, options.key, federation["input_shape"])
     client = load_client_model(path, options)
     if client is None:
-        values = probabilities(loaded, samples.inputs)
+        models = list(trained_models(loaded).values())
+        statistics = federation["settings"]["batchnorm_statistics"]
         by_whom = ""
     else:
-        values = client.probabilities(samples.inputs)
+        models = [client.model]
+        statistics = client.statistics
         by_whom = f", predicted by the model of {client.name}"
+    values = probabilities(models, samples.inputs, statistics)
     _write_table(options.output, samples, federation["classes"], values)
     print(f"{samples.summary}{by_whom}: {options.output}")
     return Path(options.output)
@@ -77,7 +80,7 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
     filled = [index for index, text in enumerate(texts) if text]
     empty = len(texts) - len(filled)
     note = f" ({empty} without a text have empty rows)" if empty else ""
-    inputs = tokenize([texts[index] for index in filled])
+    inputs = tokenize([text for text in texts if text])
     names = {"row": range(len(texts)), "text": texts}
     return Samples(inputs, filled, names, f"{len(texts)} texts{note}")
 
@@ -125,26 +128,25 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
     return Samples(inputs[readable], readable, {"image": files}, summary)
 
 
-def probabilities(checkpoint: dict[str, Any], inputs: Tensor) -> Tensor:
-    """Return the class probabilities of the ensemble of the run's students, shape (N, C)."""
-    option = checkpoint["federation"]["settings"]["batchnorm_statistics"]
-    models = trained_models(checkpoint).values()
-    logits = [predict_logits(model, inputs, server_statistics(option)) for model in models]
+def probabilities(
+    models: Sequence[nn.Module], inputs: Tensor, statistics: BatchNormOption
+) -> Tensor:
+    """Return the class probabilities of an ensemble of models, shape (N, C)."""
+    logits = [predict_logits(model, inputs, server_statistics(statistics)) for model in models]
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
 
 def _write_table(path: Path, samples: Samples, classes: Sequence[str], values: Tensor) -> None:
     """Write one row per sample: its names, most probable class and class probabilities."""
-    predicted = dict(zip(samples.positions, values.tolist(), strict=True))
-
-    def rows() -> Iterator[list[Any]]:
-        yield [*samples.names, "class", *classes]
-        for index, names in enumerate(zip(*samples.names.values(), strict=True)):
-            row = predicted.get(index, [])
-            best = classes[row.index(max(row))] if row else ""
-            yield [*names, best, *([f"{p:.6f}" for p in row] or [""] * len(classes))]
-
-    text = csv_text(rows(), "\r\n")
+    predicted = {}
+    for index, row in zip(samples.positions, values.tolist(), strict=True):
+        best = classes[row.index(max(row))]
+        predicted[index] = [best, *(f"{p:.6f}" for p in row)]
+    empty = [""] * (1 + len(classes))
+    rows = [[*samples.names, "class", *classes]]
+    for index, names in enumerate(zip(*samples.names.values(), strict=True)):
+        rows.append([*names, *predicted.get(index, empty)])
+    text = csv_text(rows, "\r\n")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout cannot be replaced
         path.write_text(text, newline="", encoding="utf-8")
     else:

@@ -17,8 +17,13 @@ def add_run_options(parser: FederationParser, name: str) -> None:
     add = parser.add_argument
     is_required = {"required": True} if name.startswith("--") else {}  # others always are
     add(name, type=str, help=TESTED, **is_required)
-    root = ("--root", "--trainer.default_root_dir")  # the latter as in fit
-    add(*root, type=Path, default=Path("logs"), help="The folder to search with 'last'.")
+    add(
+        "--root",
+        "--trainer.default_root_dir",  # as in fit
+        type=Path,
+        default=Path("logs"),
+        help="The folder to search with 'last'.",
+    )
     about = "The module of your own network, which is not imported otherwise; several with commas."
     add("--import", type=str, default="", metavar="MODULE", help=about)
 

@@ -1,13 +1,14 @@
 """The verbs of real sites: ``sites init`` and ``status`` (server), ``sites pin`` and ``site``."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pytorch_lightning.cli import LightningArgumentParser
 
 from fedaux_pl.cli.client_option import ClientModel
-from fedaux_pl.cli.export import write_client_model
+from fedaux_pl.cli.export import is_used, write_client_model
 from fedaux_pl.errors import ConfigurationError, did_you_mean, is_count
 from fedaux_pl.models.saved_models import CONFIG
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
@@ -34,15 +35,10 @@ def sites(args: Sequence[str]) -> None:
 def _init(args: list[str]) -> None:
     about = "Writes NVFlare's project file, sites.yaml for fit, and what to send to whom."
     parser = FederationParser(prog="fedaux-pl sites init", description=about)
-    add = parser.add_argument
-    add("--sites", type=str, required=True, help="The names of the sites, with commas.")
-    add("--server", type=str, required=True, help="The host name of the server.")
-    add("--port", type=int, default=8402, help="Its port.")
-    add("--folder", type=Path, default=Path("sites"), help="The folder to write to.")
+    parser.add_function_arguments(write_project, as_group=False)
     options = parser.parse_args(args)
     try:
-        names = [name.strip() for name in options.sites.split(",")]
-        print(write_project(options.folder, names, options.server, options.port))
+        print(write_project(**options.as_dict()))
     except ValueError as error:
         parser.error(str(error))
 
@@ -50,9 +46,13 @@ def _init(args: list[str]) -> None:
 def _status(args: list[str]) -> None:
     about = "Says who is connected, since when, and the last round that each has answered."
     parser = FederationParser(prog="fedaux-pl sites status", description=about)
-    help_ = "The default_root_dir of the run."
-    names = ("--root", "--trainer.default_root_dir")
-    parser.add_argument(*names, type=Path, default=Path("logs"), help=help_)
+    parser.add_argument(
+        "--root",
+        "--trainer.default_root_dir",
+        type=Path,
+        default=Path("logs"),
+        help="The default_root_dir of the run.",
+    )
     print(describe_status(parser.parse_args(args).root))
 
 
@@ -75,23 +75,33 @@ def _pin(args: list[str]) -> None:
     print(PINNED.format(name=name, pin=pin(signing_key(name))))
 
 
+@dataclass(frozen=True)
+class SiteOptions:
+    """What a site needs besides the options of ``fit``.
+
+    Args:
+        server: The server, HOST:PORT; the host as in its certificate.
+        certificates: The folder that nvflare provision has written for this site.
+        max_bytes: The largest message that is accepted, in bytes.
+        output: The folder to write the final model to, with what is this site's own; or null.
+        output_fine_tuning: The epochs for which it is trained on the data of this site before; 0
+            for none.
+    """
+
+    server: str
+    certificates: Path
+    max_bytes: int = 2**32
+    output: Path | None = None
+    output_fine_tuning: int = 0
+
+
 class SiteCLI(FederationCLI):
     """The parser of ``site``: that of ``fit`` with the server and the limits of the site."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the server, the certificates and the limits."""
+        """Add the options and the limits of the site."""
         super().add_arguments_to_parser(parser)
-        add = parser.add_argument
-        about = "The server, HOST:PORT; the host as in its certificate."
-        add("--server", type=str, required=True, help=about)
-        about = "The folder that nvflare provision has written for this site."
-        add("--certificates", type=Path, required=True, help=about)
-        about = "The largest message that is accepted, in bytes."
-        add("--max_bytes", type=int, default=2**32, help=about)
-        about = "The folder to write the final model to, with what is this site's own; or null."
-        add("--output", type=Path | None, default=None, help=about)
-        about = "The epochs for which it is trained on the data of this site before; 0 for none."
-        add("--output_fine_tuning", type=int, default=0, help=about)
+        parser.add_class_arguments(SiteOptions)
         parser.add_class_arguments(Limits)
 
     def before_instantiate_classes(self) -> None:
@@ -111,9 +121,8 @@ def site_output(folder: Path | None, fine_tuning: int, name: str) -> Output | No
         )
     if folder is None:
         return None
-    is_used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     is_replaced = (folder / CONFIG).is_file()  # the model of an earlier run
-    if is_used and not is_replaced:
+    if is_used(folder) and not is_replaced:
         raise ConfigurationError(f"{folder.absolute()} is not empty: give --output another folder")
 
     def write(final: FinalModel) -> None:

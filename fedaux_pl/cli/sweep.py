@@ -29,8 +29,14 @@ from fedaux_pl.sweeps.worker import run_cell
 
 _LAUNCHERS = ("local", "slurm", "print")
 _OPTIONS_OF_FIT = (
-    *("config", "model", "data", "trainer", "seed_everything"),
-    *("ckpt_path", "print_config", "help"),
+    "config",
+    "model",
+    "data",
+    "trainer",
+    "seed_everything",
+    "ckpt_path",
+    "print_config",
+    "help",
 )
 # -P: files in the current folder hide no package
 _WORKER = (sys.executable, "-P", "-m", "fedaux_pl.cli.sweep")
@@ -216,8 +222,7 @@ def _slots(jobs: int | None, cells: Sequence[Cell]) -> list[dict[str, str]]:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-    has_gpus = bool(gpus) and torch.cuda.is_available()
-    if not has_gpus or not all(_uses_one_gpu(cell) for cell in cells):
+    if not torch.cuda.is_available() or not all(map(_uses_one_gpu, cells)):
         return [{}] * (jobs or 1)
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]
 

@@ -4,6 +4,7 @@ import errno
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,20 +160,30 @@ def pretrain(args: Sequence[str]) -> FederationCLI:
     return cli
 
 
+@dataclass(frozen=True)
+class BenchmarkOptions:
+    """What a benchmark needs besides the options of ``fit``.
+
+    Args:
+        rounds: The number of measured rounds.
+        warmup: The number of rounds before them, which do not count.
+        pretraining_steps: The maximum number of steps of a pre-training epoch.
+        output: The JSON file to write; default: benchmark/benchmark.json in default_root_dir.
+    """
+
+    rounds: int = 5
+    warmup: int = 2
+    pretraining_steps: int = 20
+    output: Path | None = None
+
+
 class BenchmarkCLI(FederationCLI):
     """The parser of ``benchmark``: that of ``fit`` with the options of the measurement."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of the measurement."""
         super().add_arguments_to_parser(parser)
-        output = "The JSON file to write; default: benchmark/benchmark.json in default_root_dir."
-        for name, kind, default, about in (
-            ("rounds", int, 5, "The number of measured rounds."),
-            ("warmup", int, 2, "The number of rounds before them, which do not count."),
-            ("pretraining_steps", int, 20, "The maximum number of steps of a pre-training epoch."),
-            ("output", Path | None, None, output),
-        ):
-            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+        parser.add_class_arguments(BenchmarkOptions)
 
     def before_instantiate_classes(self) -> None:
         """Write all output of the run to a temporary folder."""

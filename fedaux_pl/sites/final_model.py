@@ -74,9 +74,8 @@ def write_final_model(
     name = federation.architectures[client]
     student = federation.students[name]
     round_ = wire.read_count(request.fields, "round")
-    received = wire.read_tensors(request.body, student.state_dict())
     device = federation.trainer.strategy.root_device
-    received = {key: tensor.to(device) for key, tensor in received.items()}
+    received = wire.read_tensors(request.body, student.state_dict(), device)
     local = replace(federation.local, fine_tuning=output.fine_tuning)
     clients.settings = local
     [state] = clients.own_models(round_, [client], {name: received}).values()

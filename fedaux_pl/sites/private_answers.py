@@ -31,22 +31,22 @@ class PrivateAnswers:
 
     Args:
         federation: The federation of the site.
-        examples: The records: test or validation data.
-        kind: The request that they answer, ``evaluate`` or ``vote``.
         limits: What the site agrees to: with ``evaluate_epsilon`` or ``vote_epsilon`` None, answers
             have no noise.
         privacy: That of the method, whose delta is used.
         origin: The server, which the ledger notes.
+        kind: The request that they answer, ``evaluate`` or ``vote``.
+        examples: The records: test or validation data.
     """
 
     def __init__(
         self,
         federation: Federation,
-        examples: Examples,
-        kind: str,
         limits: Limits,
         privacy: Privacy,
-        origin: str = "",
+        origin: str,
+        kind: str,
+        examples: Examples,
     ) -> None:
         data = federation.data
         self.federation = federation
@@ -99,7 +99,12 @@ class PrivateAnswers:
     def release(
         self, what: str, compute: Callable[[], Tensor], sensitivity: float, asked: str, round_: int
     ) -> tuple[Tensor, str]:
-        """Return a vector with noise and its guarantee; the stored one if ``asked`` is the same."""
+        """Return a vector with noise and its guarantee; the stored one if ``asked`` is the same.
+
+        Without ``evaluate_epsilon`` or ``vote_epsilon`` it has no noise.
+        """
+        if self.privacy.epsilon is None:
+            return compute(), "NOT private, no epsilon covers it"
         cost = replace(self.privacy.cost(sensitivity), what=what)
         seed = None
         if self.rehearsal:

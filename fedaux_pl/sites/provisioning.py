@@ -1,6 +1,5 @@
 """The files from which NVFlare's own tool makes certificates, and what to do with them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +14,54 @@ MIN_SITES = 3  # of a secure sum
 _BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
 
 
-def write_project(folder: Path, names: Sequence[str], host: str, port: int) -> str:
+def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path("sites")) -> str:
     """Write project.yml for ``nvflare provision``, sites.yaml for ``fit``, and what to do next.
 
     For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
     profile, and one participant file a site. Returns what to do next, as text.
+
+    Args:
+        sites: The names of the sites, with commas.
+        server: The host name of the server.
+        port: Its port.
+        folder: The folder to write to.
     """
+    names = [name.strip() for name in sites.split(",")]
     check_names(names)
-    check_setting("host", host, host not in names, "differ from the names of sites")
+    check_setting("host", server, server not in names, "differ from the names of sites")
     check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
     if (folder / "project.yml").exists():
         raise ConfigurationError(
             f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"
         )
-    server = {"name": host, "type": "server", "org": PROJECT, "fed_learn_port": port}
-    clients = [{"name": name, "type": "client", "org": PROJECT} for name in names]
+    members: list[dict[str, Any]] = [
+        {"name": server, "type": "server", "org": PROJECT, "fed_learn_port": port},
+        *({"name": name, "type": "client", "org": PROJECT} for name in names),
+    ]
     project = {
         "api_version": 3,
         "name": PROJECT,
         "description": "fedaux-pl over real sites",
-        "participants": [server, *clients],
+        "participants": members,
         "builders": [{"path": f"nvflare.lighter.impl.{builder}"} for builder in _BUILDERS],
     }
     kits = folder / "kits" / PROJECT / "prod_00"
-    sites = {"names": list(names), "certificates": str(kits / host), "host": host, "port": port}
+    settings = {"names": names, "certificates": str(kits / server), "host": server, "port": port}
     profile = {
         "name": PROJECT,
         "scheme": "grpc",
         "connection_security": "mtls",
-        "server": {"host": host, "fed_learn_port": port, "admin_port": port},
+        "server": {"host": server, "fed_learn_port": port, "admin_port": port},
     }
     files: dict[str, Any] = {
         "project.yml": project,
-        "sites.yaml": {"sites": sites, "data": {"holds": "public"}},
+        "sites.yaml": {"sites": settings, "data": {"holds": "public"}},
         "own_keys/profile.yml": profile,
     }
-    for name, member in zip((host, *names), (server, *clients), strict=True):
-        files[f"own_keys/{name}.yml"] = {"name": PROJECT, "participants": [member]}
+    for member in members:
+        files[f"own_keys/{member['name']}.yml"] = {"name": PROJECT, "participants": [member]}
     text = _NEXT.format(
-        folder=folder, kits=kits, host=host, port=port, sites=", ".join(names), first=names[0]
+        folder=folder, kits=kits, host=server, port=port, sites=", ".join(names), first=names[0]
     )
     if len(names) >= MIN_SITES:
         text += _SECURE.format(pins=", ".join(f"{name}: PIN" for name in names))

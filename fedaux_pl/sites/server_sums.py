@@ -7,6 +7,7 @@ that was killed repeats that attempt, for which no site pays twice.
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +33,23 @@ _LATER = ("absent", "busy")  # codes of sites that may answer later
 _REPEATS = 3  # of a question for masked vectors, to sites that may answer later
 
 
+@dataclass
 class Collector:
     """Collects the secure sums of a step; ``groups`` are the sites of each architecture."""
 
-    def __init__(
-        self,
-        requests: SiteRequests,
-        step: Step,
-        groups: Mapping[str, Sequence[str]],
-        data: FederatedDataModule,
-    ) -> None:
-        self.requests = requests
-        self.step = step
-        self.groups = groups
-        self.data = data
-        self.options = step.secure
-        # the second sum is used only if it is over all sites of the first
-        count = sum(map(len, groups.values()))
-        self.least = count if step.sends else self.options.least_clients
-        self.attempts = 0  # of all sums so far
-        self._number = 0  # of the last attempt
+    requests: SiteRequests
+    step: Step
+    groups: Mapping[str, Sequence[str]]
+    data: FederatedDataModule
+    attempts: int = 0  # of all sums so far
+    _number: int = 0  # of the last attempt
+
+    @property
+    def least(self) -> int:
+        """The fewest sites of a sum; the second one is used only if it is over all of the first."""
+        if self.step.sends:
+            return sum(map(len, self.groups.values()))
+        return self.step.secure.least_clients
 
     def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
         """Return the secure sum over the sites of each architecture."""
@@ -120,10 +118,10 @@ class Collector:
             self.check(names, reason)
             if is_new and answers:  # without answers nothing was spent
                 lost += 1
-            if lost >= self.options.attempts:
+            if lost >= self.step.secure.attempts:
                 raise ConfigurationError(
-                    f"the secure sum failed in {lost} of {self.options.attempts} attempts, which "
-                    f"cost the sites their budget ({reason}): agree on more "
+                    f"the secure sum failed in {lost} of {self.step.secure.attempts} attempts, "
+                    f"which cost the sites their budget ({reason}): agree on more "
                     "privacy.secure.attempts in run.yaml (each has its part of epsilon), or on a "
                     "higher --epsilon_limit"
                 )
@@ -159,7 +157,7 @@ class Collector:
 
             def read(name: str, answer: Message, number: int = number) -> Any:
                 message = answer.fields.get("keys")
-                if read_keys(message, digest, number, self.options.pins).name != name:
+                if read_keys(message, digest, number, self.step.secure.pins).name != name:
                     raise RefusalError("message", "it is of another site")
                 return message
 

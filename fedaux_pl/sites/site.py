@@ -27,8 +27,9 @@ from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.private_training import PrivateTraining
-from fedaux_pl.sites.site_evaluation import SiteEvaluation, join_states
+from fedaux_pl.sites.site_evaluation import SiteEvaluation
 from fedaux_pl.sites.site_settings import (
     Limits,
     adapt,
@@ -36,8 +37,8 @@ from fedaux_pl.sites.site_settings import (
     check_private_updates,
     differences,
 )
-from fedaux_pl.sites.site_vote import SiteVote
-from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect
+from fedaux_pl.sites.site_vote import SiteVote, validation_examples
+from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.site_sums import SiteSums
@@ -122,11 +123,13 @@ class Site(Role):
                 federation, self.clients, self.name, self.budget, self.agreement
             )
         largest = max(map(self._largest_request, federation.students))
+        answers = partial(PrivateAnswers, federation, limits, privacy, self.origin)
         if limits.evaluate:
-            self.evaluation = SiteEvaluation(federation, self.clients, limits, privacy, self.origin)
+            tested = answers("evaluate", data.private.test())
+            self.evaluation = SiteEvaluation(federation, self.clients, tested)
             largest = max(largest, wire.largest_body(join_states(federation.students.states())))
         if limits.vote:
-            self.vote = SiteVote(federation, limits, privacy, self.origin)
+            self.vote = SiteVote(federation, answers("vote", validation_examples(data)))
             largest = max(largest, wire.largest_body(self.vote.like))
         if data.validation_fraction:
             self.journal.say(
@@ -136,11 +139,10 @@ class Site(Role):
                 "note",
             )
         with warnings.catch_warnings():  # such as of features that are not finite
-            warnings.showwarning = self._show_warning
+            warnings.showwarning = lambda message, *_, **__: self.journal.say(
+                f"warning: {message}", "warning"
+            )
             self.serve(self.answer, largest)
-
-    def _show_warning(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        self.journal.say(f"warning: {message}", "warning")
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
@@ -182,8 +184,8 @@ class Site(Role):
         if self.sums is not None and kind in ("keys", "masked"):
             return self.sums.answer(fields)
         if kind == "evaluate":
-            is_allowed = self.limits.evaluate
-            expect(is_allowed, "the server asks for an evaluation: see --evaluate", "limits")
+            asked = "the server asks for an evaluation: see --evaluate"
+            expect(self.limits.evaluate, asked, "limits")
             return self.evaluation.answer(request)
         if kind == "vote":
             expect(self.limits.vote, "the server asks for a vote: see --vote", "limits")
@@ -209,28 +211,25 @@ class Site(Role):
             f"epochs and a batch size from {limits.min_batch_size} to {limits.max_batch_size}",
             "limits",
         )
-        state = wire.read_tensors(request.body, federation.students[name].state_dict())
         device = federation.trainer.strategy.root_device
-        state = {key: tensor.to(device) for key, tensor in state.items()}
+        state = wire.read_tensors(request.body, federation.students[name].state_dict(), device)
         self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
         size = federation.data.client_sizes[client]
-        losses = []
 
-        def train() -> bytes:
+        def train() -> tuple[bytes, float]:
             [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
-            losses.append(update.loss)
             trained = update.state.items()
             sent = {k: v for k, v in trained if not federation.head_only or of_head(k)}
-            return wire.write_tensors(sent)
+            return wire.write_tensors(sent), update.loss
 
         if self.training is None:
-            body = train()
+            body, loss = train()
             guarantee = "a model update and its training loss: NOT private"
-            return {"size": size, "loss": losses[0]}, body, guarantee
+            return {"size": size, "loss": loss}, body, guarantee
         asked = f"{name} {round_} {epochs} {batch_size}"
         steps = self.clients.private_steps(client)
-        body, guarantee = self.training.answer(asked, state, steps, train)
+        body, guarantee = self.training.answer(asked, state, steps, lambda: train()[0])
         return {"size": size}, body, guarantee
 
     def _release(self, client: int, request: Message) -> Reply:

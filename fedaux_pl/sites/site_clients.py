@@ -16,10 +16,10 @@ import torch
 from fedaux_pl.algorithms import Update
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
-from fedaux_pl.federation import Federation, LocalTraining
+from fedaux_pl.federation import Federation
 from fedaux_pl.federation.client_pool import ClientPool, Votes
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import Context, ServerFeatures
+from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import of_head
@@ -27,12 +27,11 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import send_final_models
-from fedaux_pl.sites.site_evaluation import join_states, read_basis, read_evaluation
+from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
-from fedaux_pl.sites.site_vote import join_models
-from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect
+from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -130,14 +129,10 @@ class SiteServer(Role):
 
     def create_pool(self, clients: LocalClients) -> ClientPool:
         """Return the clients at the sites."""
-        return SiteClients(
-            self.transport,
-            self.status,
-            self.sites,
-            self.federation,
-            clients.context,
-            clients.settings,
-        )
+        federation = self.federation
+        shared = agreement(federation)
+        requests = SiteRequests(self.transport, self.status, self.sites, shared)
+        return SiteClients(requests, federation, clients)
 
 
 class SiteClients:
@@ -146,29 +141,24 @@ class SiteClients:
     at_sites = True
 
     def __init__(
-        self,
-        transport: "ServerTransport",
-        status: SiteStatus,
-        sites: Sites,
-        federation: Federation,
-        context: Context,
-        settings: LocalTraining,
+        self, requests: SiteRequests, federation: Federation, clients: LocalClients
     ) -> None:
+        context = clients.context
+        sites = requests.sites
         if context.processes.world_size > 1:
             raise ConfigurationError(
                 "the server of sites runs in one process: set trainer.devices and num_nodes to 1"
             )
-        data = context.data
-        if sites.evaluate and data.evaluation_examples.clients is not None:
+        if sites.evaluate and context.data.evaluation_examples.clients is not None:
             raise ConfigurationError(
                 "the server's test or validation data name their clients, and sites.evaluate asks "
                 "the sites for the same metrics: set sites.evaluate to false, or remove the names"
             )
+        self.requests = requests
         self.sites = sites
         self.federation = federation
         self.context = context
-        self.settings = settings
-        self.requests = SiteRequests(transport, status, sites, agreement(federation))
+        self.settings = clients.settings
         self.round_metrics: dict[str, float] = {}
         self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
         # by kind of request, the codes of sites that did not answer the last one
@@ -214,9 +204,9 @@ class SiteClients:
         """Return the request for a release of the clients of one architecture."""
         scorer = step.scorer
         h0 = features.h0[name]
-        tensors = {f"h0/{k}": v for k, v in h0.state_dict().items() if not of_head(k)}
-        tensors |= {f"map/{k}": v for k, v in public_map.tensors().items()}
-        tensors |= {f"sent/{k}": v for k, v in scorer.tensors().items()}
+        state = {k: v for k, v in h0.state_dict().items() if not of_head(k)}
+        groups = {"h0": state, "map": public_map.tensors(), "sent": scorer.tensors()}
+        tensors = join_states(groups)
         directions = public_map.directions
         fields: dict[str, Any] = {
             "bound": public_map.bound,
@@ -264,13 +254,11 @@ class SiteClients:
             return {}
         federation = self.federation
         body = wire.write_tensors(join_states(federation.students.states()))
-
-        def read(name: str, answer: Message) -> dict[str, float]:
-            count, epsilon, values = read_evaluation(answer, federation.chosen_metrics)
-            self.requests.status.change(name, evaluated=[count, epsilon])
-            return values
-
-        metrics = self._ask_willing("evaluate", Message({"round": round_}, body), read)
+        metrics = self._ask_willing(
+            "evaluate",
+            Message({"round": round_}, body),
+            lambda _, answer: read_metrics(answer, federation.chosen_metrics),
+        )
         return federation.evaluation.metrics.join(metrics)
 
     def vote(
@@ -281,24 +269,19 @@ class SiteClients:
         weights: Sequence[float],
     ) -> Votes:
         """Return the votes of all sites that allow it and are connected."""
-        models = join_models(join_states(averages), join_states(students))
+        candidates = {"average": join_states(averages), "distilled": join_states(students)}
         like = {name: torch.empty(len(weights), dtype=torch.double) for name in students}
         fields = {"round": round_, "weights": list(weights)}
-        question = Message(fields, wire.write_tensors(models), like)
-
-        def read(name: str, answer: Message) -> State:
-            votes = wire.read_tensors(answer.body, like)
-            is_finite = all(bool(sums.isfinite().all()) for sums in votes.values())
-            expect(is_finite, "its votes are not finite")
-            self.requests.status.change(name, voted=read_basis(answer))
-            return votes
-
-        answers = self._ask_willing("vote", question, read)
+        question = Message(fields, wire.write_tensors(join_states(candidates)), like)
+        answers = self._ask_willing(
+            "vote", question, lambda _, answer: wire.read_tensors(answer.body, like)
+        )
         if not answers:
             tell(f"no site has voted in round {round_}: earlier votes count alone, or the average")
         totals = {name: torch.zeros_like(sums) for name, sums in like.items()}
         for votes in answers.values():
-            totals = {name: sums + votes[name] for name, sums in totals.items()}
+            for name, sums in votes.items():
+                totals[name] += sums
         return Votes(totals, len(answers))
 
     def _ask_willing(

@@ -1,7 +1,7 @@
 """What a site tells about the server's models on test data of its own, if its owner allows it."""
 
-import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,55 +12,32 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.evaluation_metrics import ACCURACY
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.private_answers import PrivateAnswers
-from fedaux_pl.sites.site_settings import Limits
 from fedaux_pl.sites.wire import Message, Reply
 
 
-def join_states(states: Mapping[str, State]) -> State:
-    """Return the states of the models of all architectures as one."""
-    joined: dict[str, Tensor] = {}
-    for name, state in states.items():
-        joined |= {f"{name}/{key}": tensor for key, tensor in state.items()}
-    return joined
-
-
-def split_states(joined: State, students: Students) -> dict[str, State]:
+def split_states(joined: State, students: Students, prefix: str = "") -> dict[str, State]:
     """Return the states that ``join_states`` has joined, by architecture."""
     return {
-        name: {key: joined[f"{name}/{key}"] for key in model.state_dict()}
+        name: {key: joined[f"{prefix}{name}/{key}"] for key in model.state_dict()}
         for name, model in students.items()
     }
 
 
-def read_basis(answer: Message) -> tuple[int, float | None]:
-    """Read the number of samples behind an answer, and its epsilon, None without noise."""
-    fields = answer.fields
-    count = wire.read_count(fields, "count")
-    wire.expect(count > 0, "it has no samples")
-    epsilon = None
-    if fields.get("epsilon") is not None:
-        epsilon = wire.read_number(fields, "epsilon", math.ulp(0.0), math.inf)
-    return count, epsilon
-
-
-def read_evaluation(
-    answer: Message, chosen: Collection[str]
-) -> tuple[int, float | None, dict[str, float]]:
-    """Read the number of samples, epsilon (None without noise) and the chosen metrics of a site."""
+def read_metrics(answer: Message, chosen: Collection[str]) -> dict[str, float]:
+    """Read the accuracy of a site and the chosen metrics that it has."""
     values = answer.fields.get("metrics")
     if not isinstance(values, Mapping):
         values = {}
-    count, epsilon = read_basis(answer)
     metrics = {ACCURACY: float(wire.read_number(values, ACCURACY, 0, 1))}
     for name in chosen:
         if name in values:
             metrics[name] = float(wire.read_number(values, name, -1e30, 1e30))
-    return count, epsilon, metrics
+    return metrics
 
 
+@dataclass(frozen=True)
 class SiteEvaluation:
     """Evaluates the ensemble of the server's models on the test data of a site.
 
@@ -69,18 +46,9 @@ class SiteEvaluation:
     changes at most one answer; the number of test records is public, as |D_i| is.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        clients: LocalClients,
-        limits: Limits,
-        privacy: Privacy,
-        origin: str = "",
-    ) -> None:
-        self.federation = federation
-        self.clients = clients
-        test = federation.data.private.test()
-        self.answers = PrivateAnswers(federation, test, "evaluate", limits, privacy, origin)
+    federation: Federation
+    clients: LocalClients
+    answers: PrivateAnswers
 
     def answer(self, request: Message) -> Reply:
         """Return the metrics of the models in a request, or the accuracy alone, with noise."""
@@ -89,7 +57,7 @@ class SiteEvaluation:
         labels = answers.examples.targets
         count = len(answers)
         round_ = wire.read_count(request.fields, "round")
-        received = wire.read_tensors(request.body, join_states(federation.students.states()))
+        received = wire.read_tensors(request.body, wire.join_states(federation.students.states()))
         if answers.privacy.epsilon is None:
             logits = self._predict(received)
             statistics = ""
@@ -121,7 +89,6 @@ class SiteEvaluation:
 
     def _predict(self, received: State) -> Tensor:
         """Return the logits of the ensemble of received models on the test data."""
-        logits = []
-        for name, state in split_states(received, self.federation.students).items():
-            logits.append(self.answers.predict(name, state))
+        states = split_states(received, self.federation.students)
+        logits = [self.answers.predict(name, state) for name, state in states.items()]
         return torch.stack(logits).mean(dim=0)

@@ -3,13 +3,13 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import ANSWERED, SiteStatus, tell
-from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect
+from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect, read_basis
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -19,22 +19,16 @@ _HELLO = 5.0  # seconds in which a site says that it is there
 _T = TypeVar("_T")
 
 
+@dataclass
 class SiteRequests:
     """Asks sites over the transport; every request has the ``agreement``."""
 
-    def __init__(
-        self,
-        transport: "ServerTransport",
-        status: SiteStatus,
-        sites: Sites,
-        agreement: Mapping[str, Any],
-    ) -> None:
-        self.transport = transport
-        self.status = status
-        self.sites = sites
-        self.agreement = agreement
-        self._suspects: set[str] = set()  # did not answer in time
-        self._waited = False
+    transport: "ServerTransport"
+    status: SiteStatus
+    sites: Sites
+    agreement: Mapping[str, Any]
+    _suspects: set[str] = field(default_factory=set)  # did not answer in time
+    _waited: bool = False
 
     def ask(
         self, kind: str, questions: Mapping[str, Message], read: Callable[[str, Message], _T]
@@ -53,16 +47,15 @@ class SiteRequests:
             requests[name] = replace(questions[name], fields=fields)
         for name, message in self.transport.ask(requests, self.sites.timeout):
             answer: _T | RefusalError
+            outcome: Any
             try:
-                answer = read(name, self._check(name, requests[name], message))
-                code = None
+                received = self._check(name, requests[name], message)
+                answer = read(name, received)
+                outcome = read_basis(received) if kind in ANSWERED else None
             except (RefusalError, PrivacyError) as error:
-                code = getattr(error, "code", "message")
-                answer = RefusalError(code, first_line(error))
-            if kind not in ANSWERED:
-                self.status.change(name, last_code=code)
-            elif code is not None:
-                self.status.change(name, **{ANSWERED[kind]: code})
+                outcome = getattr(error, "code", "message")
+                answer = RefusalError(outcome, first_line(error))
+            self.status.change(name, **{ANSWERED.get(kind, "last_code"): outcome})
             yield name, answer
         for name in questions:
             if name not in there:

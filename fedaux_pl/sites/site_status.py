@@ -65,19 +65,18 @@ def describe_status(root: Path) -> str:
     width = max(len(name) for name in content["sites"])
     for name, site in content["sites"].items():
         is_there = "connected" if site["connected"] and runs else "not connected"
-        last = "none yet" if site["last_round"] is None else site["last_round"]
+        last = site["last_round"] or "none yet"
         line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
         if "in_sum" in site:
             line += f"; {'in' if site['in_sum'] else 'NOT in'} the secure sum"
         for entry, (does, refuses) in _SHOWN.items():
-            line += _describe_answer(site.get(entry), does, refuses)
+            if entry in site:
+                line += _describe_answer(site[entry], does, refuses)
         lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)
     return "\n".join(lines)
 
 
 def _describe_answer(answer: Any, does: str, refuses: str) -> str:
-    if answer is None:
-        return ""
     if isinstance(answer, str):
         return f"; {refuses} (code {answer})"
     count, epsilon = answer

@@ -3,6 +3,7 @@
 Each attempt has one masked vector: asked for it again, the site sends the same bytes.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,7 +41,7 @@ class Pending:
     secure_sum: SecureSum  # over the fewest sites that it may have
     client: int
     key: ReleaseKey
-    integers: Tensor | None = None  # the vector, before noise
+    integers: Tensor = field(init=False)  # the vector, before noise
     attempts: int = 0  # for which noise was drawn
     sent: dict[int, Sent] = field(default_factory=dict)  # by the last attempt of a rehearsal
 
@@ -63,7 +64,7 @@ class SiteSums:
         self.budget = budget
         self.agreement = agreement
         self.options = first.secure
-        self._pending: dict[str, Pending] = {}
+        self._pending: OrderedDict[str, Pending] = OrderedDict()  # the one asked for last is last
         self._create_member()  # raises if the pins do not fit
         check_records(first.scorer, federation.data.client_sizes[0])
         if budget.ledger is not None and ALONE not in budget.limits:
@@ -120,14 +121,13 @@ class SiteSums:
             pending = Pending(digest, member, secure_sum, client, key)
         if not self._sent(pending):
             self.budget.check(key, pending.secure_sum.cost(simulated=False))
-        if pending.integers is None:
+        if digest not in self._pending:
             extractor = create_extractor(student, h0)
             pending.integers = self.clients.integers(client, step, extractor, public_map)
-        self._pending.pop(digest, None)
-        self._pending[digest] = pending  # as the last one
+        self._pending[digest] = pending
+        self._pending.move_to_end(digest)
         if len(self._pending) > MAX_PENDING:
-            oldest = next(iter(self._pending))
-            del self._pending[oldest]
+            self._pending.popitem(last=False)
 
     def answer(self, fields: Mapping[str, Any]) -> Reply:
         """Answer ``keys`` by a key for an attempt, ``masked`` by the masked vector, which costs."""
@@ -149,8 +149,6 @@ class SiteSums:
         return {"transcript": transcript}, wire.write_tensors({"masked": masked}), guarantee
 
     def _release(self, pending: Pending, number: int, messages: object) -> tuple[Sent, str]:
-        integers = pending.integers
-        assert integers is not None  # noqa: S101 - ``add`` has computed it
         session = pending.member.open(pending.digest, number, messages)
         secure_sum = replace(pending.secure_sum, summands=len(session.names))
         cost = secure_sum.cost(simulated=self.budget.ledger is None)
@@ -159,8 +157,10 @@ class SiteSums:
 
         def mask() -> NewRelease:
             pending.attempts += 1
-            step = secure_sum.step
-            noise = self.clients.noise_bytes(pending.client, step, integers, pending.attempts)
+            integers = pending.integers
+            noise = self.clients.noise_bytes(
+                pending.client, secure_sum.step, integers, pending.attempts
+            )
             return {"masked": session.mask(secure_sum.add_noise(integers, noise))}, {0: cost}
 
         key = replace(pending.key, attempt=attempt)

@@ -5,31 +5,18 @@ import math
 import torch
 from torch import Tensor
 
-from fedaux_pl.data import Examples
+from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
-from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.blending import LEAST_LOG_LIKELIHOOD
-from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.private_answers import PrivateAnswers
-from fedaux_pl.sites.site_evaluation import join_states, split_states
-from fedaux_pl.sites.site_settings import Limits
-from fedaux_pl.sites.wire import Message, Reply, expect
+from fedaux_pl.sites.site_evaluation import split_states
+from fedaux_pl.sites.wire import Message, Reply, expect, join_states
 
 MAX_CANDIDATES = 16
-
-
-def join_models(averages: State, students: State) -> State:
-    """Return the tensors of a request: all averages and all distilled models."""
-    joined = {f"average/{key}": tensor for key, tensor in averages.items()}
-    return joined | {f"distilled/{key}": tensor for key, tensor in students.items()}
-
-
-def _under(prefix: str, joined: State) -> State:
-    return {k.removeprefix(prefix): v for k, v in joined.items() if k.startswith(prefix)}
 
 
 class SiteVote:
@@ -40,14 +27,11 @@ class SiteVote:
     replaced record changes each sum by at most 4; the number of records is public.
     """
 
-    def __init__(
-        self, federation: Federation, limits: Limits, privacy: Privacy, origin: str = ""
-    ) -> None:
+    def __init__(self, federation: Federation, answers: PrivateAnswers) -> None:
         self.federation = federation
-        held_out = _validation_examples(federation)
-        self.answers = PrivateAnswers(federation, held_out, "vote", limits, privacy, origin)
+        self.answers = answers
         states = join_states(federation.students.states())
-        self.like = join_models(states, states)
+        self.like = join_states({"average": states, "distilled": states})
 
     def answer(self, request: Message) -> Reply:
         """Return the sums for each candidate and architecture."""
@@ -57,8 +41,8 @@ class SiteVote:
         round_ = wire.read_count(request.fields, "round")
         weights = read_weights(request)
         received = wire.read_tensors(request.body, self.like)
-        averages = split_states(_under("average/", received), students)
-        distilled = split_states(_under("distilled/", received), students)
+        averages = split_states(received, students, "average/")
+        distilled = split_states(received, students, "distilled/")
 
         def sums() -> Tensor:
             values = []
@@ -69,14 +53,10 @@ class SiteVote:
                     values.append(clipped_log_likelihood(logits, answers.examples.targets))
             return torch.stack(values).cpu()
 
-        if answers.privacy.epsilon is None:
-            votes = sums()
-            guarantee = "NOT private, no epsilon covers it"
-        else:
-            what = "its votes: clipped log-likelihoods of its validation records"
-            sensitivity = -LEAST_LOG_LIKELIHOOD * math.sqrt(len(students) * len(weights))
-            asked = f"{weights} {tensor_digest(*received.values())}"
-            votes, guarantee = answers.release(what, sums, sensitivity, asked, round_)
+        what = "its votes: clipped log-likelihoods of its validation records"
+        sensitivity = -LEAST_LOG_LIKELIHOOD * math.sqrt(len(students) * len(weights))
+        asked = f"{weights} {tensor_digest(*received.values())}"
+        votes, guarantee = answers.release(what, sums, sensitivity, asked, round_)
         by_name = dict(zip(students, votes.reshape(len(students), -1), strict=True))
         about = f"its votes by {count} validation samples of its own: {guarantee}"
         fields = {"count": count, "epsilon": answers.epsilon}
@@ -92,8 +72,8 @@ def read_weights(request: Message) -> list[float]:
     return [float(wire.read_number({"weight": weight}, "weight", 0, 1)) for weight in weights]
 
 
-def _validation_examples(federation: Federation) -> Examples:
-    data = federation.data
+def validation_examples(data: FederatedDataModule) -> Examples:
+    """Return the validation data of the site; raise a ConfigurationError if it has none."""
     examples = data.validation_examples or data.private.validation()
     if examples is None:
         raise ConfigurationError(

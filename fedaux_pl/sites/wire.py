@@ -5,6 +5,7 @@ answer says why by a code, never by the text of an exception: that could hold pa
 """
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,6 +88,14 @@ def read_message(fields: object, body: bytes) -> Message:
     return Message(values, body)
 
 
+def join_states(states: Mapping[str, State]) -> dict[str, Tensor]:
+    """Return several groups of tensors as one; the names get that of their group in front."""
+    joined: dict[str, Tensor] = {}
+    for name, state in states.items():
+        joined |= {f"{name}/{key}": tensor for key, tensor in state.items()}
+    return joined
+
+
 def largest_body(like: State) -> int:
     """Return the bytes that such tensors may need, with their names and shapes."""
     return sum(tensor.nbytes for tensor in like.values()) + 1024 * (len(like) + 1)
@@ -105,7 +114,9 @@ def write_tensors(tensors: State) -> bytes:
     return content
 
 
-def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
+def read_tensors(
+    content: bytes, like: State, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
     """Read finite tensors that must have the names, shapes and dtypes of ``like``, in its order."""
     most = largest_body(like)
     expect(len(content) <= most, f"{len(content)} bytes where at most {most} are expected")
@@ -120,7 +131,7 @@ def read_tensors(content: bytes, like: State) -> dict[str, Tensor]:
         expect(got == needed, f"{name} is {got}, but must be {needed}")
         is_finite = not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
         expect(is_finite, f"{name} holds NaN or infinity", "diverged")
-    return {name: tensors[name] for name in like}
+    return {name: tensors[name].to(device) for name in like}
 
 
 def read_number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float:
@@ -137,3 +148,14 @@ def read_count(fields: Mapping[str, Any], name: str, high: int = 2**40) -> int:
     value = read_number(fields, name, 0, high)
     expect(isinstance(value, int), f"{name} must be an integer")
     return int(value)
+
+
+def read_basis(answer: Message) -> tuple[int, float | None]:
+    """Read the number of samples behind an answer, and its epsilon, None without noise."""
+    fields = answer.fields
+    count = read_count(fields, "count")
+    expect(count > 0, "it has no samples")
+    epsilon = None
+    if fields.get("epsilon") is not None:
+        epsilon = read_number(fields, "epsilon", math.ulp(0.0), math.inf)
+    return count, epsilon

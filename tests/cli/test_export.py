@@ -14,7 +14,13 @@ from fedaux_pl.cli.export import export, model_card, to_onnx
 from fedaux_pl.cli.prediction import predict, probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, UsageError
-from fedaux_pl.models import ModelEnsemble, create_model, load_exported, save_ensemble
+from fedaux_pl.models import (
+    ModelEnsemble,
+    create_model,
+    load_exported,
+    save_ensemble,
+    trained_models,
+)
 from tests.command_line import OWN
 from tests.federations import SMALL, FewDigits
 from tests.models import own_networks
@@ -34,8 +40,13 @@ def images():
     return FewDigits().test().inputs
 
 
+def predicted(checkpoint, images):
+    models = trained_models(load_checkpoint(checkpoint))
+    return probabilities(list(models.values()), images, "running")
+
+
 def expected(run, images):
-    return probabilities(load_checkpoint(run / "checkpoints" / "last.ckpt"), images)
+    return predicted(run / "checkpoints" / "last.ckpt", images)
 
 
 def test_a_reloaded_export_predicts_the_same_bit_for_bit(run, images, tmp_path):
@@ -130,7 +141,7 @@ def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, 
     name = "best.ckpt" if round_ == 7 else "last.ckpt"
     assert f"(from {tmp_path / name}, round {round_})" in capsys.readouterr().out
     assert f"| weights | {name}, after round {round_} |" in (output / "README.md").read_text()
-    wanted = probabilities(load_checkpoint(tmp_path / name), images)
+    wanted = predicted(tmp_path / name, images)
     with torch.no_grad():
         assert torch.equal(load_exported(output)(images), wanted)
     np.savez(tmp_path / "few.npz", train_x=images.numpy())

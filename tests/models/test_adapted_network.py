@@ -13,7 +13,14 @@ from fedaux_pl.cli.prediction import probabilities
 from fedaux_pl.data import Digits
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import UsageError
-from fedaux_pl.models import check_model, complete_options, create_for, create_model, of_head
+from fedaux_pl.models import (
+    check_model,
+    complete_options,
+    create_for,
+    create_model,
+    of_head,
+    trained_models,
+)
 from tests.federations import assert_same, create, fit, split, weights
 from tests.models.own_networks import Plain, TinyNet
 
@@ -94,7 +101,8 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
     x = data.test_examples.inputs
     with torch.no_grad():
         expected = resumed.eval()(x)
-    assert_close(probabilities(load_checkpoint(file), x), expected)
+    models = list(trained_models(load_checkpoint(file)).values())
+    assert_close(probabilities(models, x, "running"), expected)
 
 
 def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import csv
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import ClassStatistics, Ledger
 from fedaux_pl.sites import Limits
-from fedaux_pl.sites.site_evaluation import read_evaluation
+from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_status import describe_status
-from fedaux_pl.sites.wire import Message, RefusalError
+from fedaux_pl.sites.wire import Message, RefusalError, read_basis
 from tests.federations import assert_same, create, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, limit, prepare, quiet_trainer
@@ -123,15 +124,13 @@ TRUE = {"count": 20, "metrics": {"accuracy": 0.5, "f1": 0.25, "other": math.nan}
 
 
 def test_false_numbers_are_left_out(tmp_path, capsys):
-    assert read_evaluation(Message(TRUE), ["f1", "auroc"]) == (
-        20,
-        None,
-        {"accuracy": 0.5, "f1": 0.25},
-    )
-    assert read_evaluation(Message(TRUE | {"epsilon": 0.1}), []) == (20, 0.1, {"accuracy": 0.5})
+    assert read_metrics(Message(TRUE), ["f1", "auroc"]) == {"accuracy": 0.5, "f1": 0.25}
+    assert read_basis(Message(TRUE)) == (20, None)
+    assert read_basis(Message(TRUE | {"epsilon": 0.1})) == (20, 0.1)
     for false in FALSE:
+        read = partial(read_metrics, chosen=["f1"]) if "metrics" in false else read_basis
         with pytest.raises(RefusalError):
-            read_evaluation(Message(TRUE | false), ["f1"])
+            read(Message(TRUE | false))
     federation, data, hub = start(tmp_path)
 
     def fault(answer, request):

@@ -13,9 +13,8 @@ from fedaux_pl.federation import Distillation
 from fedaux_pl.functional import gaussian_sigma
 from fedaux_pl.scoring import Ledger
 from fedaux_pl.sites import Limits, wire
-from fedaux_pl.sites.site_evaluation import join_states
 from fedaux_pl.sites.site_status import describe_status
-from fedaux_pl.sites.site_vote import join_models, read_weights
+from fedaux_pl.sites.site_vote import read_weights
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import FewDigits, assert_same, create, weights
 from tests.federations import fit as fit_locally
@@ -125,8 +124,8 @@ def test_noise_covers_all_votes_of_a_request(tmp_path):
     limits = Limits(vote=True, vote_epsilon=1.0, epsilon_limit=1.2)
     _, _, hub = over_sites(tmp_path, limits)
     site = hub.sites["site-0"]
-    joined = join_states(site.federation.students.states())
-    body = wire.write_tensors(join_models(joined, joined))
+    joined = wire.join_states(site.federation.students.states())
+    body = wire.write_tensors(wire.join_states({"average": joined, "distilled": joined}))
     fields = {"round": 1, "weights": [0.0, 0.25, 0.5, 0.75, 1.0]}
     reply, sums, about = site.vote.answer(Message(fields, body))
     again = site.vote.answer(Message(fields, body))

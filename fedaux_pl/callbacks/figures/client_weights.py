@@ -79,9 +79,8 @@ def weight_by_class_figure(
     note = f"{mean}. Outlined: the client's main class"
     figure, axes = style.canvas(column * len(names), clients.row * count, title, note)
     member = style.to_numpy(labels)[:, None] == np.arange(len(names))
-    sizes = member.sum(axis=0)
-    means = np.full((count, len(names)), np.nan)
-    np.divide(clients.weights @ member.astype(np.float64), sizes, out=means, where=sizes > 0)
+    with np.errstate(invalid="ignore"):  # NaN for classes without samples
+        means = clients.weights @ member.astype(np.float64) / member.sum(axis=0)
     _heat_map(figure, axes, means, clients.main)
     if min(clients.row, column) > 0.15:  # no grid lines between very small cells
         style.separate_cells(axes, len(names), count)

@@ -162,18 +162,14 @@ def client_lines_figure(
 
 def blend_figure(weights: Mapping[str, Mapping[int, float]]) -> "Figure":
     """Draw the weight of the distilled model over the rounds, as the clients chose it."""
-    from matplotlib.ticker import MaxNLocator
-
     note = "0: the average of the clients' models, 1: the distilled model"
     figure, axes = style.canvas(_WIDTH, _HEIGHT, "What the clients voted for", note)
     for name, by_round in weights.items():
         axes.plot(list(by_round), list(by_round.values()), label=name, marker="o", ms=4, lw=1.6)
-    axes.set_ylim(-0.05, 1.05)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    axes.set(ylim=(-0.05, 1.05), yticks=[0, 0.25, 0.5, 0.75, 1])
+    axes.set(xlabel="round", ylabel="weight of the distilled model")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.grid(axis="y", color=style.FAINT, linewidth=0.6)
-    axes.set_ylabel("weight of the distilled model")
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
     return figure
 
@@ -181,8 +177,6 @@ def blend_figure(weights: Mapping[str, Mapping[int, float]]) -> "Figure":
 def _draw_lines(
     axes: "Axes", rounds: Sequence[int], names: Sequence[str], table: NDArray[Any], worst: int
 ) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     is_few = len(names) <= len(style.COLORS)
     marker = "o" if len(rounds) <= 20 else ""
     for i, (name, line) in enumerate(zip(names, table, strict=True)):
@@ -204,7 +198,7 @@ def _draw_lines(
     )
     axes.grid(color=style.FAINT, linewidth=0.8)
     style.plain_axes(axes)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_xlim(rounds[0] - 0.2, rounds[-1] + 0.2)
 
 
@@ -223,8 +217,7 @@ def confusion_figure(counts: Array, classes: Sequence[str], data: str = "test da
     samples = counted(int(table.sum()), "sample")
     note = f"{samples} of the {data}; the color is the share of its row"
     figure, axes = style.canvas(cell * size, cell * size, title, note)
-    totals = table.sum(axis=1, keepdims=True)
-    shares = np.divide(table, totals, out=np.zeros(table.shape), where=totals > 0)
+    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     if size <= MAX_WRITTEN:
         for i, j in np.argwhere(table):

@@ -28,13 +28,14 @@ def top_images_figure(
     """
     shown = style.to_numpy(scores[:MAX_IMAGE_ROWS])
     ranking = np.argsort(-shown, axis=1, kind="stable")[:, :top]
-    names = client_names[: len(shown)]
-    wrapped = [textwrap.wrap(name, 16, max_lines=3, placeholder=" …") for name in names]
     best = np.take_along_axis(shown, ranking, axis=1)
     return _sheet(
         style.to_numpy(images[ranking]),
         size=style.clipped(8.8 / ranking.shape[1], 0.7, 1.25),
-        names=["\n".join(lines) for lines in wrapped],
+        names=[
+            textwrap.fill(name, 16, max_lines=3, placeholder=" …")
+            for name in client_names[: len(shown)]
+        ],
         captions=[[_score_text(value) for value in row] for row in best],
         title="Images with the highest scores" + style.of_more(len(shown), len(scores)),
         note=f"Of {counted(len(images), 'auxiliary image')}, by certainty score",

@@ -10,7 +10,7 @@ from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.given_h0 import same_weights
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models.classifier import backbone_state
+from fedaux_pl.models import backbone_state
 
 
 @dataclass

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import load_backbone
-from fedaux_pl.models.classifier import backbone_state
+from fedaux_pl.models import backbone_state, load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
 
 GivenH0 = str | Path | Mapping[str, Tensor] | nn.Module

@@ -26,8 +26,7 @@ from fedaux_pl.federation.given_h0 import GivenH0, read_h0
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.files import state_folder
 from fedaux_pl.functional import derive_seed
-from fedaux_pl.models import load_backbone, of_head
-from fedaux_pl.models.classifier import backbone_state
+from fedaux_pl.models import backbone_state, load_backbone, of_head
 from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes

@@ -5,7 +5,7 @@ A new architecture is a file with a subclass of ``Classifier`` (for images, of
 Networks of torchvision, timm and one's own are created by name too, see ``create_model``.
 """
 
-from fedaux_pl.models.classifier import Classifier, of_head
+from fedaux_pl.models.classifier import Classifier, backbone_state, of_head
 from fedaux_pl.models.encoder import Encoder, TinyBERT
 from fedaux_pl.models.image_classifier import FeatureClassifier, InputNormalization
 from fedaux_pl.models.image_encoder import ImageEncoder
@@ -47,6 +47,7 @@ __all__ = [
     "ResNet8",
     "ShuffleNet",
     "TinyBERT",
+    "backbone_state",
     "check_imported",
     "check_model",
     "complete_options",

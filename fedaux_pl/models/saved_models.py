@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.adapted_network import AdaptedNetwork
-from fedaux_pl.models.classifier import of_head, backbone_state
+from fedaux_pl.models.classifier import backbone_state, of_head
 from fedaux_pl.models.registry import (
     check_imported,
     complete_options,

@@ -18,7 +18,7 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.files import state_folder, write_json_atomically
-from fedaux_pl.models import of_head
+from fedaux_pl.models import backbone_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.plan import check_records
 from fedaux_pl.scoring.secure_sums import SecureSum
@@ -66,7 +66,7 @@ class Collector:
         step = self.step
         requests = self.requests
         names = requests.sites.names
-        state = {k: v for k, v in h0.state_dict().items() if not of_head(k)}
+        state = backbone_state(h0.state_dict())
         digest = sum_digest(requests.agreement, architecture, step, state, public_map)
         row_length = public_map.row_length(h0)
         classes = len(self.data.classes)

@@ -19,7 +19,7 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import of_head
+from fedaux_pl.models import backbone_state, of_head
 from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.budget import Budget, ReleaseKey
 from fedaux_pl.scoring.plan import first_step
@@ -297,7 +297,7 @@ class Site(Role):
         width = int(student.feature_dim)  # type: ignore[arg-type]
         columns = width  # of rows, after the map
         doubles = partial(torch.empty, dtype=torch.float64, device="meta")
-        like = {f"h0/{k}": v for k, v in student.state_dict().items() if not of_head(k)}
+        like = {f"h0/{k}": v for k, v in backbone_state(student.state_dict()).items()}
         if fields.get("center") is True:
             like["map/center"] = doubles(width)
         if fields.get("directions") is not None:

@@ -22,7 +22,7 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import of_head
+from fedaux_pl.models import backbone_state, of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
@@ -204,7 +204,7 @@ class SiteClients:
         """Return the request for a release of the clients of one architecture."""
         scorer = step.scorer
         h0 = features.h0[name]
-        state = {k: v for k, v in h0.state_dict().items() if not of_head(k)}
+        state = backbone_state(h0.state_dict())
         groups = {"h0": state, "map": public_map.tensors(), "sent": scorer.tensors()}
         tensors = join_states(groups)
         directions = public_map.directions

@@ -51,6 +51,7 @@ class _HubText(TextSource):
         super().__init__(tokenizer, max_length)
         self.repo = repo or self.usual_repo
         self.config = self.usual_config if self.repo == self.usual_repo else None
+        self.limit = limit
         self.draw = TextDraw(limit, seed=seed)
         self.cache_dir = Path(cache_dir).expanduser()
 

@@ -71,7 +71,6 @@ class InMemory(TextSource):
 
     python_only: ClassVar[bool] = True  # a configuration cannot name the data
 
-    has_validation = True
     remedy = "pass a pair (training, test), or one for each client, or {'train': ..., 'test': ...}"
 
     def __init__(

@@ -159,7 +159,7 @@ class Source(ABC):
 class PartSource(Source):
     """A source that loads all of its parts in one method."""
 
-    has_validation: ClassVar[bool] = False
+    has_validation: ClassVar[bool] = True
     """Whether ``load`` knows the part ``validation``."""
     remedy = "choose another source for it"
     """What to do if there is no test data."""

@@ -167,7 +167,7 @@ class Federation(FederationModule):
             data, self.extractors(), preparation.context.runner.predict_features
         )
         parts = features.parts()
-        if self.head_only:  # h stays h_0
+        if self.head_only and self.trainer.precision == "32-true":  # steps compute the same
             self.server.keep_features(parts)
         released = Released(
             self.plan,
@@ -385,11 +385,13 @@ class Federation(FederationModule):
             self.students.check_inputs(x)
             self.evaluation.begin()
         is_fit = self.trainer.state.fn is TrainerFn.FITTING
-        if self.reads_features and is_fit:  # the same data after every round
-            rows = slice(self.evaluation.count, self.evaluation.count + len(x))
-            states = self.students.states().items()
-            logits = [self.server.predict(name, state, "evaluation") for name, state in states]
-            members = torch.stack(logits)[:, rows]
+        has_batch_statistics = self.batchnorm_statistics == "batch"
+        if self.reads_features and is_fit and not has_batch_statistics:
+            # the same data in the same order after every round
+            rows = torch.arange(len(x), device=x.device) + self.evaluation.count
+            states = [(name, student.state_dict()) for name, student in self.students.items()]
+            logits = [self.server.predict(*student, "evaluation", rows) for student in states]
+            members = torch.stack(logits)
         else:
             members = self.students.evaluate(x, self.batchnorm_statistics)
         keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None

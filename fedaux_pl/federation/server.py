@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
 from fedaux_pl.data.lazy_inputs import Inputs
@@ -19,6 +20,7 @@ from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional import sample_subset
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.models import of_head
 from fedaux_pl.modules import DistillationModule
 
 AskClients = Callable[[Mapping[str, State], Mapping[str, State], Sequence[float]], Votes]
@@ -153,14 +155,16 @@ class Server:
         """
         if rows is not None and not len(rows):
             return torch.zeros(0, len(self.context.data.classes), device=rows.device)
-        if rows is not None and (self.head_only or self.batchnorm_statistics == "batch"):
-            # a head costs little, and the statistics of a batch depend on all its samples
-            return self.predict(architecture, state, part)[rows]
+        model: Any = self.models[architecture]
         statistics = self.batchnorm_statistics
         if self.head_only:
             features = self.fixed_features(architecture, state, part, statistics)
-            return F.linear(features, state["head.weight"], state["head.bias"]).float()
-        model = self.models[architecture]
+            features = features if rows is None else features[rows]
+            head = {key.removeprefix("head."): state[key] for key in state if of_head(key)}
+            logits: Tensor = functional_call(model.head, head, (features,))
+            return logits.float()
+        if rows is not None and statistics == "batch":  # a prediction depends on all samples
+            return self.predict(architecture, state, part)[rows]
         return self.context.runner.predict(model, state, self.inputs(part), statistics, rows)
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:

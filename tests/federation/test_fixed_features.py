@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedMD, FedProx
+from fedaux_pl.engine import inference
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining, UpdatePrivacy
 from fedaux_pl.models.resnet import ResNet8
-from tests.federations import MIXED, assert_same, create, fit, run, split, weights
+from tests.federations import MIXED, FewDigits, assert_same, create, fit, run, split, weights
 
 ROUNDS = 3
 
@@ -92,3 +93,42 @@ def test_another_h_has_other_features(tmp_path):
         not torch.isclose(fixed.values[[*first, *second]], before[[*first, *second]]).all(1).any()
     )
     assert not fixed.values[third].any()
+
+
+class Unbiased(torch.nn.Module):
+    """A network of others, whose head has no bias."""
+
+    feature_dim = 16
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 16)
+        self.head = torch.nn.Linear(16, num_classes, bias=False)
+
+    def features(self, x):
+        return self.layer(x.flatten(1)).relu()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def test_a_head_need_not_have_a_bias(tmp_path):
+    clients = {f"{__name__}.Unbiased": 3}
+    federation = run(tmp_path, FedDF(), 2, clients=clients, model_options={}, trained="head")
+    assert 0 <= federation.history[-1]["accuracy"] <= 1
+
+
+def test_batch_statistics_are_those_of_the_batches_of_a_test(tmp_path, monkeypatch):
+    monkeypatch.setattr(inference, "BATCH_SIZE", 32)  # of predictions, not of validation batches
+    data = split(private=FewDigits(test=300))
+    federation = create(FedDF(), trained="head", batchnorm_statistics="batch")
+    trainer = fit(tmp_path, federation, 2, data)
+    [tested] = trainer.test(federation, datamodule=data, verbose=False)
+    assert tested["accuracy"] == federation.history[-1]["accuracy"]
+
+
+def test_features_have_the_precision_of_the_steps(tmp_path):
+    federation = create(FedAUX(), trained="head")
+    fit(tmp_path, federation, 1, precision="bf16-mixed")
+    for features in federation.server.features.values():
+        assert torch.equal(features, features.bfloat16().float())

@@ -40,6 +40,8 @@ class Digits(PartSource):
         (torch.Size([901, 1, 16, 16]), torch.Size([598, 1, 16, 16]))
     """
 
+    has_validation = False
+
     def __init__(self, part: Literal["private", "auxiliary"] = "private", size: int = 8) -> None:
         check_setting("part", part, part in ("private", "auxiliary"), "be private or auxiliary")
         self.part = part
@@ -78,6 +80,8 @@ class Glosses(TextSource):
         >>> test.inputs.shape, test.classes[:3]
         (torch.Size([600, 16]), ('animal', 'body', 'food'))
     """
+
+    has_validation = False
 
     def __init__(self, tokenizer: str | Path | None = None, max_length: int = 32) -> None:
         super().__init__(tokenizer, max_length)

@@ -34,6 +34,7 @@ class _HubText(TextSource):
         cache_dir: The folder of downloads; token ids are in the user's cache folder.
     """
 
+    has_validation = False
     classes: ClassVar[tuple[str, ...]] = ()
     usual_repo: ClassVar[str]
     usual_config: ClassVar[str | None] = None  # other copies have one configuration

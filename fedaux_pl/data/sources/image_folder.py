@@ -67,7 +67,6 @@ class ImageFolder(PartSource):
         (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
 
-    has_validation = True
     remedy = (
         "set `test_root` to a folder of test images, or `test_fraction` to hold out a fraction of "
         "`root`, or choose another source for it"

@@ -24,6 +24,8 @@ class ImageNet32(PartSource):
         root: The folder that holds the files.
     """
 
+    has_validation = False
+
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).expanduser()
 

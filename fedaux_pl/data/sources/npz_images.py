@@ -68,8 +68,6 @@ class NpzImages(PartSource):
         (torch.Size([2, 3, 8, 8]), ('0', '1'))
     """
 
-    has_validation = True
-
     def __init__(
         self,
         path: str | Path,

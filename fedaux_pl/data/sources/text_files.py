@@ -131,7 +131,6 @@ class TextFiles(TextSource):
         (torch.Size([2, 8]), ('bad', 'good'))
     """
 
-    has_validation = True
     remedy = "set `test_path`, or `draw.test_fraction` to hold out a fraction of `path`"
 
     def __init__(

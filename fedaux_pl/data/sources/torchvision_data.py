@@ -41,6 +41,7 @@ class _Torchvision(PartSource):
         mirror: The URL of a folder with the same files, in place of the data set's own host.
     """
 
+    has_validation = False
     _dataset: ClassVar[Any]
     _sizes: ClassVar[Mapping[str, int]]  # of each download, in bytes
 

@@ -419,41 +419,28 @@ class FederatedDataModule(pl.LightningDataModule):
         batch_size: int = 32,
         seed: int = 0,
         balanced: bool = False,
-        features: Tensor | None = None,
         **options: Any,
     ) -> TensorBatches:
         """Return shuffled batches (inputs, labels) of a client; ``options`` are of TensorBatches.
 
-        If ``balanced``, they have a third tensor, the ``sample_weights``. ``features`` of all
-        training samples replace the inputs.
+        If ``balanced``, they have a third tensor, the ``sample_weights``.
         """
         train = self._train()
         subset = self.client_indices[index]
         options |= self._shuffled(batch_size, len(subset), holdings.CLIENT, index, seed)
         weights = (self.sample_weights,) if balanced else ()
-        inputs = train.inputs if features is None else features
-        return TensorBatches(inputs, train.targets, *weights, subset=subset, **options)
+        return TensorBatches(train.inputs, train.targets, *weights, subset=subset, **options)
 
     def private_batches(
-        self,
-        index: int,
-        rate: float,
-        steps: int,
-        seed: int | None,
-        features: Tensor | None = None,
-        **options: Any,
+        self, index: int, rate: float, steps: int, seed: int | None, **options: Any
     ) -> PoissonBatches:
-        """Return batches of DP-SGD of a client; without a seed they are secret.
-
-        ``features`` as of ``client_batches``.
-        """
+        """Return batches of DP-SGD of a client; without a seed they are secret."""
         train = self._train()
         if seed is not None:
             seed = derive_seed(self.seed, holdings.CLIENT, index, seed)
         options |= {"rate": rate, "steps": steps, "seed": seed}
         subset = self.client_indices[index]
-        inputs = train.inputs if features is None else features
-        return PoissonBatches(inputs, train.targets, subset=subset, **options)
+        return PoissonBatches(train.inputs, train.targets, subset=subset, **options)
 
     @cached_property
     def sample_weights(self) -> Tensor:
@@ -472,21 +459,18 @@ class FederatedDataModule(pl.LightningDataModule):
         seed: int = 0,
         labeled: bool = False,
         subset: Tensor | None = None,
-        features: Tensor | None = None,
         **options: Any,
     ) -> TensorBatches:
         """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels.
 
         ``subset`` holds the positions of the samples that the soft labels are of; None for all.
-        ``features`` of D_distill replace the inputs.
         """
         options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
         if subset is not None:
             zeros = targets.new_zeros(len(self.distill_inputs), *targets.shape[1:])
             targets = zeros.index_copy(0, subset.to(zeros.device), targets)
         tensors = (targets, self.distill_labels) if labeled else (targets,)
-        inputs = self.distill_inputs if features is None else features
-        return TensorBatches(inputs, *tensors, subset=subset, **options)
+        return TensorBatches(self.distill_inputs, *tensors, subset=subset, **options)
 
     def pretrain_batches(
         self, batch_size: int = 512, seed: int = 0, targets: Tensor | None = None
@@ -494,9 +478,8 @@ class FederatedDataModule(pl.LightningDataModule):
         """Return shuffled batches of D_aux, of 2 samples or more, with the targets of each."""
         check_unit_range(self.auxiliary_inputs, "images to learn h_0 from by SimCLR")
         options = self._shuffled(batch_size, 2, holdings.PRETRAIN, seed)
-        inputs = self.auxiliary_inputs
         others = () if targets is None else (targets,)
-        return TensorBatches(inputs, *others, **options)
+        return TensorBatches(self.auxiliary_inputs, *others, **options)
 
     def _shuffled(self, batch_size: int, count: int, *purpose: int) -> dict[str, Any]:
         """Return options of TensorBatches; a batch has 1 sample only if there are no others."""

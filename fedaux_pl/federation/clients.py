@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
+from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import (
@@ -23,7 +24,7 @@ from fedaux_pl.engine.inference import (
     statistics_batch_size,
     without_trials,
 )
-from fedaux_pl.engine.stage import Batches, DoneHook
+from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context, ServerFeatures
@@ -310,21 +311,20 @@ class LocalClients:
         correction = None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
-        fixed = self.features.get(self.context.architectures[client])
-        features = None if fixed is None else fixed.values
         noise = None
         if self.settings.privacy is None:
-            batches: Batches = self.context.data.client_batches(
+            batches: TensorBatches | PoissonBatches = self.context.data.client_batches(
                 client,
                 self.settings.batch_size,
                 round_,
                 balanced=self.settings.class_weights == "balanced",
-                features=features,
                 augmentation=self.settings.augment,
             )
         else:
-            privacy = self.settings.privacy
-            batches, noise = self._private_batches(privacy, round_, client, features)
+            batches, noise = self._private_batches(self.settings.privacy, round_, client)
+        fixed = self.features.get(self.context.architectures[client])
+        if fixed is not None:  # steps read h(x) in place of x
+            batches.tensors = (fixed.values, *batches.tensors[1:])
         return Job(
             batches,
             self.settings.epochs,
@@ -345,7 +345,7 @@ class LocalClients:
         return private_steps(self.settings, size, self.context.rounds, mu)
 
     def _private_batches(
-        self, privacy: UpdatePrivacy, round_: int, client: int, features: Tensor | None
+        self, privacy: UpdatePrivacy, round_: int, client: int
     ) -> tuple[PoissonBatches, GradientNoise]:
         steps = self.private_steps(client)
         data = self.context.data
@@ -354,7 +354,6 @@ class LocalClients:
             steps.rate,
             steps.steps // self.settings.epochs,
             None if self.secret_updates else round_,
-            features,
             augmentation=self.settings.augment,
         )
         expected = steps.rate * data.client_sizes[client]

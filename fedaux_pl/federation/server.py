@@ -329,18 +329,17 @@ class Server:
         self, round_: Round, architecture: str, state: State, soft_labels: Tensor, seed: int
     ) -> Job:
         """Return the distillation of a model with given weights."""
-        features = None
-        if self.distillers[architecture].reads_features:
-            features = self.fixed_features(architecture, state, "distill")
         batches = self.context.data.distill_batches(
             soft_labels,
             self.settings.batch_size,
             round_.number,
             labeled=self.settings.hard_labels > 0,
             subset=round_.subset,
-            features=features,
             augmentation=self.settings.augment,
         )
+        if self.distillers[architecture].reads_features:
+            features = self.fixed_features(architecture, state, "distill")
+            batches.tensors = (features, *batches.tensors[1:])
         lr = self.context.lr_of(self.settings, round_.number)
         return Job(batches, self.settings.epochs, seed, state, keep_optimizer=False, lr=lr)
 

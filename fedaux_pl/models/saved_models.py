@@ -315,7 +315,7 @@ def _recreate(
 
 @contextmanager
 def _limited_by(state: Mapping[str, Tensor], source: str) -> Iterator[None]:
-    """Create a model whose options allocate no more than the weights of a file."""
+    """Let a model be created whose options allocate no more than the weights of a file."""
     # heads that are left out, as GoogLeNet's, are created, too
     limit = 4 * sum(value.numel() + _TENSOR for value in state.values()) + 1_000_000
     try:

@@ -233,15 +233,17 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
 MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.78 GiB."
 DATA = "--data.memory host"
 SHARE = "--model.distillation.min_share 0.001"
+PLAIN = "--model.acceleration off"
 ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size below 64"
 
 
 @pytest.mark.parametrize(
     ("stage", "options", "expected"),
     [
-        ((LocalClients, "train"), [], [DATA, SHARE, ROUND]),
-        ((LocalClients, "train"), ["--data.memory=host", f"{SHARE}".replace(" ", "=")], [ROUND]),
-        ((Preparation, "_pretrain"), [], [DATA, "--model.pretraining.batch_size below 128"]),
+        ((LocalClients, "train"), [], [DATA, SHARE, PLAIN, ROUND]),
+        ((LocalClients, "train"), ["--data.memory=host", SHARE.replace(" ", "=")], [PLAIN, ROUND]),
+        ((LocalClients, "train"), [PLAIN.replace(" ", "=")], [DATA, SHARE, ROUND]),
+        ((Preparation, "_pretrain"), [], [DATA, PLAIN, "--model.pretraining.batch_size below 128"]),
     ],
 )
 def test_out_of_memory_is_one_line_with_the_options_that_help(

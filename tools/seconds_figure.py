@@ -36,14 +36,18 @@ def main(path: str, *runs: str) -> None:
     for color, run in zip(COLORS, runs, strict=False):
         label, _, folder = run.partition("=")
         seconds, accuracy = read_curve(Path(folder))
-        print(f"{label}: {seconds[0]:.2f} s a round, {accuracy[-1]:.1f} % after {seconds[-1]:.1f} s")
+        print(
+            f"{label}: {seconds[0]:.2f} s a round, {accuracy[-1]:.1f} % after {seconds[-1]:.1f} s"
+        )
         axes.plot(seconds, accuracy, label=label, color=color, marker="o", markersize=4)
     axes.legend(loc="lower right", **LEGEND | {"fontsize": 12})
     axes.set_xlabel("seconds of the rounds")
     axes.set_ylabel("test accuracy in %")
     axes.set_xlim(left=0)
     axes.set_ylim(0, 100)
-    axes.set_title("CIFAR-10 over 20 clients, alpha = 0.01, ResNet-8, one H200", loc="left", color=INK)
+    axes.set_title(
+        "CIFAR-10 over 20 clients, alpha = 0.01, ResNet-8, one H200", loc="left", color=INK
+    )
     figure.savefig(path, dpi=100)
 
 

@@ -26,7 +26,7 @@ def describe(value: Any) -> Any:
     Examples:
         >>> from fedaux_pl.algorithms import FedProx
         >>> describe(FedProx(mu=0.01))
-        {'class_path': 'fedaux_pl.algorithms.fedprox.FedProx', 'init_args': {'mu': 0.01}}
+        {'class_path': 'fedaux_pl.algorithms.FedProx', 'init_args': {'mu': 0.01}}
     """
     if isinstance(value, Mapping):
         return {str(key): describe(entry) for key, entry in value.items()}
@@ -45,11 +45,17 @@ def describe(value: Any) -> Any:
     else:
         is_plain = isinstance(value, str | int | float | bool | None)
         return value if is_plain else {_NOT_SAVED: repr(value)}
-    kind = type(value)
     return {
-        "class_path": f"{kind.__module__}.{kind.__qualname__}",
+        "class_path": _public_path(type(value)),
         "init_args": {name: describe(argument) for name, argument in arguments.items()},
     }
+
+
+def _public_path(kind: type) -> str:
+    """Return where users import a class from, such as ``fedaux_pl.algorithms``: it never moves."""
+    room = ".".join(kind.__module__.split(".")[:2])
+    is_exported = getattr(sys.modules.get(room), kind.__qualname__, None) is kind
+    return f"{room if is_exported else kind.__module__}.{kind.__qualname__}"
 
 
 def rebuild(plain: Any) -> Any:

@@ -178,10 +178,27 @@ def test_a_loaded_federation_continues_with_the_same_weights(finished, tmp_path,
 def test_hyperparameters_are_plain_and_can_be_replaced(finished):
     _, _, _, path = finished
     saved = load_checkpoint(path)["hyper_parameters"]
-    assert saved["algorithm"]["class_path"] == "fedaux_pl.algorithms.fedaux.FedAUX"
+    assert saved["algorithm"]["class_path"] == "fedaux_pl.algorithms.FedAUX"
+    assert saved["local"]["class_path"] == "fedaux_pl.federation.LocalTraining"
     assert saved["algorithm"]["init_args"]["privacy"]["init_args"]["epsilon"] is None
     assert saved["local"]["init_args"]["batch_size"] == 16
     assert Federation.load_from_checkpoint(path, algorithm=FedDF()).algorithm.name == "FedDF"
+
+
+def test_a_checkpoint_without_options_that_came_later_is_read(finished, tmp_path):
+    """As those of earlier versions: such an option has its default."""
+    _, _, data, path = finished
+    checkpoint = torch.load(path, weights_only=True)
+    saved = checkpoint["hyper_parameters"]
+    needed = ("algorithm", "clients", "model_options", "local")
+    checkpoint["hyper_parameters"] = {name: saved[name] for name in needed}
+    saved["local"]["init_args"] = {"batch_size": 16}
+    torch.save(checkpoint, tmp_path / "earlier.ckpt")
+    loaded = Federation.load_from_checkpoint(tmp_path / "earlier.ckpt")
+    assert loaded.local == LocalTraining(batch_size=16)
+    assert loaded.pretraining == Pretraining()
+    images = data.test_examples.inputs[:8]
+    assert torch.equal(loaded(images), Federation.load_from_checkpoint(path)(images))
 
 
 def test_objects_are_described_and_created_again():

@@ -173,6 +173,8 @@ class Ledger:
     ) -> PrivacySpent:
         """Compute what the releases about the records with these digests cost at this delta.
 
+        Records that no entry is about cost nothing.
+
         Args:
             digests: The keyed digests of the records of each client.
             delta: The delta at which to state the total.
@@ -183,12 +185,15 @@ class Ledger:
         for entry in entries:
             for client, release in entry.releases.items():
                 groups.setdefault(entry.digests[client].tobytes(), []).append(release)
+        asked = np.concatenate(digests)
         # a record may occur twice in D_i
         records = [np.unique(np.frombuffer(group, np.uint64)) for group in groups]
         releases = list(groups.values())
+        known, position = np.unique(np.concatenate([asked[:0], *records]), return_inverse=True)
+        is_asked = np.isin(known, asked)
+        if not is_asked.any():
+            return PrivacySpent(0, 0.0, delta, self.folder, 0.0)
         group_of = np.repeat(np.arange(len(records)), [len(group) for group in records])
-        known, position = np.unique(np.concatenate(records), return_inverse=True)
-        is_asked = np.isin(known, np.concatenate(digests))
 
         # steps of DP-SGD have no mu: all sets of releases that a record can have are compared
         has_steps = any(release.steps for group in releases for release in group)
@@ -201,7 +206,7 @@ class Ledger:
             cost = np.where(is_asked, sums, -1)
             records = np.unique(cost, return_index=True)[1] if has_steps else [cost.argmax()]
             for record in records:
-                if is_asked[record] or not has_steps:
+                if is_asked[record]:
                     about = group_of[position == record]
                     yield [release for i in about for release in releases[i]]
 

@@ -16,7 +16,7 @@ import torch
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.scoring import Ledger, Privacy, spent
-from fedaux_pl.scoring.ledger import Entry, _checksum
+from fedaux_pl.scoring.ledger import Entry, PrivacySpent, _checksum
 from fedaux_pl.scoring.release import update_cost
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
@@ -108,6 +108,20 @@ def test_only_releases_that_share_a_record_are_composed(ledger):
     twice = np.array([200], dtype=np.uint64)
     ledger.add(entry(records={0: twice, 1: twice}))
     assert ledger.total([twice], 1e-5).releases == 2
+
+
+@pytest.mark.parametrize(
+    "release", [SOUND, update_cost(SampledGaussian(0.2, 2.0, 10), clip_norm=0.5, delta=1e-5)]
+)
+def test_records_without_a_release_cost_nothing(ledger, release):
+    unknown = np.array([999], dtype=np.uint64)
+    nothing = PrivacySpent(0, 0.0, 1e-5, ledger.folder, 0.0)
+    assert ledger.total([unknown], 1e-5) == nothing
+    ledger.add(entry(release=release))
+    assert ledger.total([unknown], 1e-5) == ledger.total([unknown[:0]], 1e-5) == nothing
+    known = ledger.total([RECORDS[0]], 1e-5)
+    assert known.epsilon > 0
+    assert ledger.total([unknown, RECORDS[0]], 1e-5) == known
 
 
 def test_a_record_that_a_client_holds_twice_is_in_one_release(ledger):

@@ -48,6 +48,7 @@ from fedaux_pl.federation.students import Students
 from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
+from fedaux_pl.models.classifier import is_composition
 from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
@@ -257,9 +258,13 @@ class FederationModule(pl.LightningModule):
 
     @property
     def reads_features(self) -> bool:
-        """Whether heads are trained on h(x), computed once, which augmentation would change."""
+        """Whether heads are trained on h(x), computed once, which augmentation would change.
+
+        Networks with a ``forward`` of their own are trained on x.
+        """
         augmented = self.local.augmentation or self.distillation.augmentation
-        return self.head_only and not augmented
+        is_fixed = self.head_only and not augmented
+        return is_fixed and all(map(is_composition, self.students.values()))
 
     @property
     def is_voted(self) -> bool:

@@ -20,7 +20,7 @@ from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional import sample_subset
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import of_head
+from fedaux_pl.models.classifier import is_composition, of_head
 from fedaux_pl.modules import DistillationModule
 
 AskClients = Callable[[Mapping[str, State], Mapping[str, State], Sequence[float]], Votes]
@@ -157,7 +157,7 @@ class Server:
             return torch.zeros(0, len(self.context.data.classes), device=rows.device)
         model: Any = self.models[architecture]
         statistics = self.batchnorm_statistics
-        if self.head_only:
+        if self.head_only and is_composition(model):
             features = self.fixed_features(architecture, state, part, statistics)
             features = features if rows is None else features[rows]
             head = {key.removeprefix("head."): state[key] for key in state if of_head(key)}

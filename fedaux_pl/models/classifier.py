@@ -52,6 +52,11 @@ class Classifier(nn.Module, ABC):
         return self.created_as
 
 
+def is_composition(model: nn.Module) -> bool:
+    """Return whether f(x) is g(h(x)): a class with a ``forward`` of its own may compute more."""
+    return type(model).forward is Classifier.forward
+
+
 def of_head(key: str) -> bool:
     """Return whether an entry of a model's state dict belongs to its head g, not to h."""
     return key.startswith("head.")

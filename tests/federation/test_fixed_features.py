@@ -132,3 +132,34 @@ def test_features_have_the_precision_of_the_steps(tmp_path):
     fit(tmp_path, federation, 1, precision="bf16-mixed")
     for features in federation.server.features.values():
         assert torch.equal(features, features.bfloat16().float())
+
+
+class Doubled(ResNet8):
+    """A network whose ``forward`` is not g(h(x))."""
+
+    def forward(self, x):
+        return self.head(2 * self.features(x))
+
+
+class DoubledFeatures(ResNet8):
+    """The same f = g o h."""
+
+    def features(self, x):
+        return 2 * super().features(x)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF(), FedMD()])
+def test_a_network_computes_its_own_forward(tmp_path, algorithm):
+    """In steps, as a teacher and in evaluation."""
+    one, other = (
+        run(tmp_path, algorithm, clients={f"{__name__}.{kind.__name__}": 3}, trained="head")
+        for kind in (Doubled, DoubledFeatures)
+    )
+    assert not one.reads_features
+    assert other.reads_features
+    for doubled, expected in zip(weights(one).values(), weights(other).values(), strict=True):
+        torch.testing.assert_close(doubled, expected, rtol=1e-4, atol=1e-5)
+    for name, expected in other.history[-1].items():
+        if "accuracy" in name:
+            own = one.history[-1][name.replace("DoubledFeatures", "Doubled")]
+            assert own == pytest.approx(expected, abs=0.03), name

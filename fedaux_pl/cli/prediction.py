@@ -66,6 +66,12 @@ def predict(args: Sequence[str]) -> Path:
         statistics = client.statistics
         by_whom = f", predicted by the model of {client.name}"
     values = probabilities(models, samples.inputs, statistics)
+    failed = int(values.isnan().any(dim=1).sum())
+    if failed:
+        raise FloatingPointError(
+            f"probabilities: got NaN for {failed} of {len(values)} samples; expected numbers: give "
+            "a checkpoint from before the run diverged"
+        )
     _write_table(options.output, samples, federation["classes"], values)
     print(f"{samples.summary}{by_whom}: {options.output}")
     return Path(options.output)

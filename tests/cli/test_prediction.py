@@ -176,6 +176,21 @@ def test_a_mistake_is_one_clear_message(fitted, images, folder, tmp_path, capsys
         assert not output.exists()
 
 
+def test_probabilities_that_are_no_numbers_are_an_error(fitted, folder, tmp_path, capsys):
+    loaded = torch.load(fitted[2], weights_only=True)
+    bias = next(key for key in loaded["state_dict"] if key.endswith("head.bias"))
+    loaded["state_dict"][bias].fill_(torch.nan)
+    torch.save(loaded, tmp_path / "diverged.ckpt")
+    output = tmp_path / "out.csv"
+    args = [f"--ckpt_path={tmp_path / 'diverged.ckpt'}", f"--images={folder}"]
+    assert main(["predict", *args, f"--output={output}"]) == 1
+    assert capsys.readouterr().err == (
+        "fedaux-pl predict: error: probabilities: got NaN for 12 of 12 samples; expected numbers: "
+        "give a checkpoint from before the run diverged\n"
+    )
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -152,6 +152,12 @@ def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
     return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
 
 
+def predict_private_logits(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Compute f(x) that depends on no other record, as ``predict_private_features`` does h(x)."""
+    check_separate_records(model)
+    return predict_logits(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
+
+
 @contextmanager
 def without_trials() -> Iterator[None]:
     """Let cuDNN choose kernels by its heuristics: trying them costs more for a rare batch size."""

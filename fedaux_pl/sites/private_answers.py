@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from fedaux_pl.data import Examples
@@ -13,7 +12,7 @@ from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
 from fedaux_pl.engine.inference import (
     BatchNormOption,
-    predict_private_features,
+    predict_private_logits,
     server_statistics,
 )
 from fedaux_pl.engine.seeds import SeedPurpose
@@ -92,9 +91,7 @@ class PrivateAnswers:
             statistics = server_statistics(self.federation.batchnorm_statistics)
             return runner.predict(model, on_device, inputs, statistics)
         model.load_state_dict(on_device)
-        with torch.no_grad():
-            logits: Tensor = model.head(predict_private_features(model, inputs))  # type: ignore[operator]
-        return logits.float()
+        return predict_private_logits(model, inputs)
 
     def release(
         self, what: str, compute: Callable[[], Tensor], sensitivity: float, asked: str, round_: int

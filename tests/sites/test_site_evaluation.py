@@ -13,8 +13,10 @@ from pytorch_lightning.callbacks import EarlyStopping
 from fedaux_pl.algorithms import FedAvg, FedClassMeans
 from fedaux_pl.data import Digits, Examples, FederatedDataModule
 from fedaux_pl.data.fingerprints import KEY_FILE, key_id, machine_key
+from fedaux_pl.engine import predict_logits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.models import ResNet8
 from fedaux_pl.scoring import ClassStatistics, Ledger
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.site_evaluation import read_metrics
@@ -182,7 +184,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(
     assert len(ledger()) == 3
     # nothing is computed for it, nor for an evaluation above the budget
     with monkeypatch.context() as patch:
-        patch.setattr("fedaux_pl.sites.private_answers.predict_private_features", None)
+        patch.setattr("fedaux_pl.sites.private_answers.predict_private_logits", None)
         assert hub.sites["site-1"].answer(seen[0]).fields["metrics"] == one
         assert hub.sites["site-1"].answer(seen[1]).fields["code"] == "budget"
     # and the smallest change of the models is another release
@@ -205,6 +207,24 @@ def test_the_noise_of_a_rehearsal_is_simulated_and_not_in_the_ledger(tmp_path, l
     assert runs[0] == runs[1]
     assert not ledger()
     assert "NOT private (a rehearsal)" in capsys.readouterr().out
+
+
+class Reversed(ResNet8):
+    """A network whose ``forward`` is not g(h(x))."""
+
+    def forward(self, x):
+        return -super().forward(x)
+
+
+def test_answers_with_noise_are_of_the_forward_of_the_network(tmp_path):
+    limits = replace(OPEN, evaluate_epsilon=0.5, epsilon_limit=1.0)
+    clients = {f"{__name__}.Reversed": 3}
+    federation, data, hub = start(tmp_path, lambda: create(FedAvg(), clients), limits)
+    fit(tmp_path, federation, data, rounds=1)
+    answers = hub.sites["site-1"].evaluation.answers
+    [[name, student]] = federation.students.items()
+    expected = predict_logits(student, answers.examples.inputs)
+    torch.testing.assert_close(answers.predict(name, student.state_dict()), expected)
 
 
 def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):

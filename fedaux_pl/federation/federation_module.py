@@ -13,7 +13,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.progress import print_above_bars
@@ -35,17 +35,12 @@ from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, files_of
+from fedaux_pl.federation.guarantees import describe_guarantees
 from fedaux_pl.federation.hyperparameters import describe, rebuild
-from fedaux_pl.federation.private_updates import (
-    check_private_updates,
-    describe_updates,
-    private_steps,
-    released_mu,
-)
+from fedaux_pl.federation.private_updates import check_private_updates
 from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
-from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import check_imported
 from fedaux_pl.models.classifier import is_composition
@@ -55,13 +50,7 @@ from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
-from fedaux_pl.scoring.released_heads import (
-    IN_THE_CLEAR,
-    describe_all,
-    describe_privacy,
-    pack,
-    unpack,
-)
+from fedaux_pl.scoring.released_heads import pack, unpack
 from fedaux_pl.scoring.secure_sums import check_sums
 
 OptimizerState = Literal["reset", "carry"]
@@ -150,15 +139,15 @@ class FederationModule(pl.LightningModule):
     @property
     def data(self) -> FederatedDataModule:
         """The Trainer's data module, which must be a federated one."""
-        if self._federated is None:
+        if self.federated_data is None:
             raise ConfigurationError(
                 "a federation needs data that are split over clients: give the Trainer a "
                 "FederatedDataModule as datamodule"
             )
-        return self._federated
+        return self.federated_data
 
     @property
-    def _federated(self) -> FederatedDataModule | None:
+    def federated_data(self) -> FederatedDataModule | None:
         """The Trainer's data module if it is a federated one; None for dataloaders alone."""
         data = getattr(self._trainer, "datamodule", None)  # a loaded federation has no Trainer
         return data if isinstance(data, FederatedDataModule) else None
@@ -225,36 +214,11 @@ class FederationModule(pl.LightningModule):
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
         if self.local.privacy is not None:
-            self._check_private_updates(students)
+            check_private_updates(self)
         if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
         if algorithm.distills and self.distillation.hard_labels:
             data.distill_labels  # noqa: B018 - raises if there are none
-
-    def _check_private_updates(self, students: Mapping[str, nn.Module]) -> None:
-        check_private_updates(
-            self.algorithm,
-            self.local,
-            students,
-            trained=self.trained,
-            carry=self.carry,
-            precision=str(self.trainer.precision),
-            rounds=self.trainer.max_epochs,
-        )
-        if self.algorithm.secret_noise and not self.data.at_sites:
-            raise ConfigurationError(
-                "local.privacy is set and algorithm.privacy.secret true, but updates of clients in "
-                "one process come from the seed: set algorithm.privacy.secret to false for a "
-                "simulation, or run real sites"
-            )
-        self.private_steps()  # raises if the releases have spent the budget
-
-    def private_steps(self) -> list[SampledGaussian]:
-        """Return the steps of each client in a round of private updates; at a server none."""
-        mu = released_mu(self.algorithm.scoring)
-        rounds = self.trainer.max_epochs or -1
-        sizes = [size for size in self.data.client_sizes if size]
-        return [private_steps(self.local, size, rounds, mu) for size in sizes]
 
     @property
     def reads_features(self) -> bool:
@@ -384,7 +348,7 @@ class FederationModule(pl.LightningModule):
     @property
     def evaluated_clients(self) -> Examples | None:
         """The evaluated data, if their samples name clients."""
-        data = self._federated
+        data = self.federated_data
         if data is None:
             return None
         examples = data.test_examples if self.trainer.testing else data.evaluation_examples
@@ -408,7 +372,7 @@ class FederationModule(pl.LightningModule):
     @property
     def evaluation_prefix(self) -> str:
         """The prefix of what is measured in a round: on validation data, or on the test data."""
-        data = self._federated
+        data = self.federated_data
         is_test = data is not None and data.validation_examples is None
         return "" if is_test else "val/"
 
@@ -421,7 +385,7 @@ class FederationModule(pl.LightningModule):
     @property
     def holds_out(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
-        return self._federated is not None and self._federated.validation_fraction > 0
+        return self.federated_data is not None and self.federated_data.validation_fraction > 0
 
     @property
     def shows_classes(self) -> bool:
@@ -430,54 +394,7 @@ class FederationModule(pl.LightningModule):
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
-        algorithm = self.algorithm
-        scoring = algorithm.scoring
-        if scoring is None or algorithm.trains_clients:
-            privacy = None if scoring is None else scoring.privacy
-            updates = self._describe_updates()
-            lines = describe_privacy(self.all_heads, self.total_cost, privacy, updates)
-        else:
-            is_alone = not (self.holds_out or self.role.privacy_notes or self._uses_training_data)
-            besides = "" if is_alone else "and what the next line says"
-            lines = describe_all(self.all_heads, scoring, self.total_cost, besides)
-        saved = "which the server's checkpoint holds"
-        held_out = "the validation data that clients hold out"
-        unprotected = []
-        if self.carry:
-            unprotected.append(
-                f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
-            )
-        if self.holds_out:
-            unprotected.append(f"the accuracies on {held_out}, and the choice of a round by them")
-            if algorithm.remember:
-                unprotected.append(f"the clients' logits on {held_out}, {saved}")
-        if self.is_voted and self.holds_out:
-            unprotected.append(f"the clients' votes by {held_out}, which choose the models")
-        if self._uses_training_data:
-            unprotected.append("the metrics by client, which depend on the training data of each")
-        if algorithm.has_payload or self.carried.client_states:
-            sent = "what clients send besides their weights and what they keep between rounds"
-            unprotected.append(f"{sent}, {saved}")
-        lines += [f"NOT private: {what}" for what in unprotected]
-        return [*lines, *self.role.privacy_notes]
-
-    def _describe_updates(self) -> list[str]:
-        if not self.algorithm.sends_weights:
-            sent = "the predictions on public data and training losses"
-            return [f"NOT private: {sent} that clients send in every round"]
-        if self.local.privacy is None:
-            return [IN_THE_CLEAR]
-        has_releases = self.algorithm.scoring is not None
-        rounds = self.trainer.max_epochs or -1
-        steps = self.private_steps()
-        secret = self.role.secret_updates
-        return describe_updates(self.local, steps, rounds, has_releases, secret)
-
-    @property
-    def _uses_training_data(self) -> bool:
-        """Whether metrics by client depend on training data; real sites say it themselves."""
-        is_here = self._federated is None or not self._federated.at_sites
-        return is_here and (self.batchnorm_statistics == "own" or self.local.fine_tuning > 0)
+        return describe_guarantees(self)
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
         """Return how the model of a client, or of any, differs from the server's; empty if not."""

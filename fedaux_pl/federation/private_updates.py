@@ -1,16 +1,17 @@
 """Private updates (``local.privacy``): what each client's steps cost, and what is refused."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.federation.client_models import has_batchnorm
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import SampledGaussian, noise_multiplier
 from fedaux_pl.scoring import Scoring
+
+if TYPE_CHECKING:
+    from fedaux_pl.federation.federation_module import FederationModule
 
 
 def released_mu(scoring: Scoring | None) -> float:
@@ -57,30 +58,35 @@ def private_steps(local: LocalTraining, size: int, rounds: int, released: float)
     return SampledGaussian(rate, multiplier, steps)
 
 
-def check_private_updates(
-    algorithm: Algorithm,
-    local: LocalTraining,
-    students: Mapping[str, nn.Module],
-    *,
-    trained: str,
-    carry: bool,
-    precision: str,
-    rounds: int | None,
-) -> None:
+def steps_of_clients(federation: "FederationModule") -> list[SampledGaussian]:
+    """Return the steps of each client in a round of private updates; at a server none."""
+    mu = released_mu(federation.algorithm.scoring)
+    rounds = federation.trainer.max_epochs or -1
+    sizes = [size for size in federation.data.client_sizes if size]
+    return [private_steps(federation.local, size, rounds, mu) for size in sizes]
+
+
+def check_private_updates(federation: "FederationModule") -> None:
     """Raise a ConfigurationError for what ``local.privacy`` does not cover."""
-    is_normalized = trained == "full" and has_batchnorm(students.values())
-    own_entries = any(algorithm.own_entries(student) for student in students.values())
+    algorithm = federation.algorithm
+    students = federation.students.values()
+    rounds = federation.trainer.max_epochs
+    is_normalized = not federation.head_only and has_batchnorm(students)
+    is_frozen = federation.local.batchnorm == "frozen"
+    own_entries = any(map(algorithm.own_entries, students))
     problems = {
         f"clients of {algorithm.name} send no updates: leave out local.privacy": (
             not algorithm.trains_clients
         ),
         "BatchNorm mixes the records of a batch: set local.batchnorm to frozen, or model_options "
-        "to {norm: group}": is_normalized and local.batchnorm != "frozen",
+        "to {norm: group}": is_normalized and not is_frozen,
         f"clients of {algorithm.name} send or keep more than updates: choose another "
         "model.algorithm, such as FedAvg": algorithm.has_payload or own_entries,
-        "optimizer_state carry keeps the state of clients at the server: set it to reset": carry,
+        "optimizer_state carry keeps the state of clients at the server: set it to reset": (
+            federation.carry
+        ),
         "trainer.precision 16-mixed loses small gradients of single records: set it to bf16-mixed "
-        "or 32-true": precision == "16-mixed",
+        "or 32-true": federation.trainer.precision == "16-mixed",
         f"its noise depends on the number of rounds, but trainer.max_epochs is {rounds}: set it": (
             not (rounds and rounds > 0)
         ),
@@ -88,6 +94,13 @@ def check_private_updates(
     for problem, is_there in problems.items():
         if is_there:
             raise ConfigurationError(f"local.privacy is set, but {problem}")
+    if algorithm.secret_noise and not federation.data.at_sites:
+        raise ConfigurationError(
+            "local.privacy is set and algorithm.privacy.secret true, but updates of clients in "
+            "one process come from the seed: set algorithm.privacy.secret to false for a "
+            "simulation, or run real sites"
+        )
+    steps_of_clients(federation)  # raises if the releases have spent the budget
 
 
 def describe_updates(

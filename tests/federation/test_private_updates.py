@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -13,7 +14,11 @@ from fedaux_pl.engine import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.hyperparameters import describe, rebuild
-from fedaux_pl.federation.private_updates import check_private_updates, private_steps
+from fedaux_pl.federation.private_updates import (
+    check_private_updates,
+    private_steps,
+    steps_of_clients,
+)
 from fedaux_pl.functional import (
     SampledGaussian,
     derive_seed,
@@ -96,7 +101,7 @@ def test_releases_leave_less_for_the_updates(tmp_path):
     for epsilon in (0.1, 2.0):
         federation = create(FedAUX(privacy=Privacy(epsilon)), local=LOCAL)
         fit(tmp_path, federation, 1)
-        multipliers.append(federation.private_steps()[0].multiplier)
+        multipliers.append(steps_of_clients(federation)[0].multiplier)
     assert multipliers[0] < multipliers[1]
     spent = create(FedAUX(privacy=Privacy(5.0)), local=LOCAL)
     with pytest.raises(ConfigurationError, match=r"cost epsilon 5 .* raise local.privacy.epsilon"):
@@ -174,9 +179,10 @@ def test_what_is_not_covered_is_refused(tmp_path, options, message):
 def test_the_number_of_rounds_and_the_precision_matter(tmp_path):
     with pytest.raises(ConfigurationError, match=r"trainer.max_epochs is -1: set it"):
         fit(tmp_path, create(local=LOCAL), -1, max_time={"seconds": 1})
-    options = {"trained": "full", "carry": False, "rounds": 1}
+    federation = create(local=LOCAL)
+    federation.trainer = SimpleNamespace(precision="16-mixed", max_epochs=1)  # needs a GPU
     with pytest.raises(ConfigurationError, match=r"trainer.precision 16-mixed"):
-        check_private_updates(FedAvg(), LOCAL, {}, precision="16-mixed", **options)
+        check_private_updates(federation)
 
 
 def test_group_norm_and_linear_evaluation_need_no_frozen_batchnorm(tmp_path):

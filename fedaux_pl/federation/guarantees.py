@@ -1,0 +1,75 @@
+"""What a run states about privacy: the guarantee of all that leaves its clients."""
+
+from typing import TYPE_CHECKING
+
+from fedaux_pl.federation.private_updates import describe_updates, steps_of_clients
+from fedaux_pl.scoring.released_heads import IN_THE_CLEAR, describe_all, describe_privacy
+
+if TYPE_CHECKING:  # a federation has guarantees
+    from fedaux_pl.federation.federation_module import FederationModule
+
+
+def describe_guarantees(federation: "FederationModule") -> list[str]:
+    """Return the guarantee of each kind of release, and what has none; a sentence each."""
+    algorithm = federation.algorithm
+    scoring = algorithm.scoring
+    notes = federation.role.privacy_notes
+    if scoring is None or algorithm.trains_clients:
+        privacy = None if scoring is None else scoring.privacy
+        updates = _describe_updates(federation)
+        lines = describe_privacy(federation.all_heads, federation.total_cost, privacy, updates)
+    else:
+        is_alone = not (federation.holds_out or notes or _uses_training_data(federation))
+        besides = "" if is_alone else "and what the next line says"
+        lines = describe_all(federation.all_heads, scoring, federation.total_cost, besides)
+    unprotected = [f"NOT private: {what}" for what in _unprotected(federation)]
+    return [*lines, *unprotected, *notes]
+
+
+def _unprotected(federation: "FederationModule") -> list[str]:
+    """Return what has no guarantee besides releases and updates."""
+    algorithm = federation.algorithm
+    saved = "which the server's checkpoint holds"
+    held_out = "the validation data that clients hold out"
+    unprotected = []
+    if federation.carry:
+        unprotected.append(
+            f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
+        )
+    if federation.holds_out:
+        unprotected.append(f"the accuracies on {held_out}, and the choice of a round by them")
+        if algorithm.remember:
+            unprotected.append(f"the clients' logits on {held_out}, {saved}")
+        if federation.is_voted:
+            unprotected.append(f"the clients' votes by {held_out}, which choose the models")
+    if _uses_training_data(federation):
+        unprotected.append("the metrics by client, which depend on the training data of each")
+    if algorithm.has_payload or federation.carried.client_states:
+        sent = "what clients send besides their weights and what they keep between rounds"
+        unprotected.append(f"{sent}, {saved}")
+    return unprotected
+
+
+def _describe_updates(federation: "FederationModule") -> list[str]:
+    """Return the sentences about what clients send in every round."""
+    algorithm = federation.algorithm
+    if not algorithm.sends_weights:
+        sent = "the predictions on public data and training losses"
+        return [f"NOT private: {sent} that clients send in every round"]
+    if federation.local.privacy is None:
+        return [IN_THE_CLEAR]
+    return describe_updates(
+        federation.local,
+        steps_of_clients(federation),
+        rounds=federation.trainer.max_epochs or -1,
+        has_releases=algorithm.scoring is not None,
+        secret=federation.role.secret_updates,
+    )
+
+
+def _uses_training_data(federation: "FederationModule") -> bool:
+    """Whether metrics by client depend on training data; real sites say it themselves."""
+    data = federation.federated_data
+    is_here = data is None or not data.at_sites
+    has_own_models = federation.batchnorm_statistics == "own" or federation.local.fine_tuning > 0
+    return is_here and has_own_models

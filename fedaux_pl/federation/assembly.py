@@ -14,6 +14,7 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.create_runner import create_runner
 from fedaux_pl.federation.federation_module import FederationModule
+from fedaux_pl.federation.given_h0 import all_given_h0
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import TrainingSettings
@@ -87,7 +88,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
     students = federation.students
     options = {name: complete_options(name, **students.options_of(name)) for name in modules}
     preparation = Preparation(
-        context, pretraining, options, cache, algorithm.secret_noise, federation.all_given_h0()
+        context, pretraining, options, cache, algorithm.secret_noise, all_given_h0(federation)
     )
     return pool, server, preparation
 

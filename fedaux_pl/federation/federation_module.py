@@ -34,7 +34,7 @@ from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
-from fedaux_pl.federation.given_h0 import GivenH0, check_names, files_of
+from fedaux_pl.federation.given_h0 import GivenH0, all_given_h0, check_names
 from fedaux_pl.federation.guarantees import describe_guarantees
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.private_updates import check_private_updates
@@ -192,7 +192,7 @@ class FederationModule(pl.LightningModule):
         self.plan = self.plan_releases() if is_fit else {}
         if not self.students:
             # a given h_0 needs no other weights, and sites get theirs from the server
-            is_received = bool(self.all_given_h0()) or data.holds == "private"
+            is_received = all_given_h0(self) or data.holds == "private"
             loads = algorithm.pretrained and not is_received
             self.create_students(data.input_shape, data.classes, loads)
             for student in self.students.values():
@@ -271,23 +271,6 @@ class FederationModule(pl.LightningModule):
         if name == "h0":
             check_names(value, list(self.clients))
         super().__setattr__(name, value)
-
-    def all_given_h0(self) -> dict[str, GivenH0]:
-        """Return what h_0 is read from, by architecture: memory, or files of the option."""
-        names = list(self.clients)
-        files = files_of(self.pretraining.h0, names)
-        check_names(files, names)
-        if files and self.given_h0:
-            raise ConfigurationError(
-                "pretraining.h0 and federation.h0 are both set: leave out one of them"
-            )
-        given: dict[str, GivenH0] = {**files, **self.given_h0}
-        if given and not self.algorithm.pretrained:
-            raise ConfigurationError(
-                f"an h_0 is given, but {self.algorithm.name} does not start from one: set "
-                "algorithm.pretrained to true, or leave h_0 out"
-            )
-        return given
 
     def use_threads(self, threads: int) -> None:
         """Compute with that number of CPU threads, unless the constructor was given another."""

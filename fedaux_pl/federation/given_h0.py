@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,30 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
 
+if TYPE_CHECKING:
+    from fedaux_pl.federation.federation_module import FederationModule
+
 GivenH0 = str | Path | Mapping[str, Tensor] | nn.Module
 """A file, the state dict of h, or a module whose state dict it is."""
 _BACKBONE = "backbone."  # the entries of h in a checkpoint of SimCLR or LanguageModeling
+
+
+def all_given_h0(federation: "FederationModule") -> Mapping[str, GivenH0]:
+    """Return what h_0 is read from, by architecture: memory, or files of the option."""
+    names = list(federation.clients)
+    files = files_of(federation.pretraining.h0, names)
+    check_names(files, names)
+    if files and federation.given_h0:
+        raise ConfigurationError(
+            "pretraining.h0 and federation.h0 are both set: leave out one of them"
+        )
+    given = files or federation.given_h0
+    if given and not federation.algorithm.pretrained:
+        raise ConfigurationError(
+            f"an h_0 is given, but {federation.algorithm.name} does not start from one: set "
+            "algorithm.pretrained to true, or leave h_0 out"
+        )
+    return given
 
 
 def files_of(

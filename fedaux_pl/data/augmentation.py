@@ -38,7 +38,8 @@ def crop_flip(images: Tensor, numbers: Tensor, padding: int | None = None) -> Te
     shorter side, at least 1 pixel.
     """
     count, channels, height, width = images.shape
-    padding = max(1, min(height, width) // 8) if padding is None else padding
+    if padding is None:
+        padding = max(1, min(height, width) // 8)
     mirrored = numbers[:, :1] % 2
     top, left = (numbers[:, 1:, None] % (2 * padding + 1)).unbind(dim=1)
     sample, channel, row, column = (
@@ -46,10 +47,13 @@ def crop_flip(images: Tensor, numbers: Tensor, padding: int | None = None) -> Te
     )
     rows = row + top
     columns = (column - (width - 1) * mirrored).abs() + left  # w - 1 - x where mirrored
-    return F.pad(images, (padding,) * 4)[
-        sample[:, None, None, None], channel[:, None, None], rows[:, None, :, None],
+    padded = F.pad(images, (padding,) * 4)
+    return padded[
+        sample[:, None, None, None],
+        channel[:, None, None],
+        rows[:, None, :, None],
         columns[:, None, None, :],
-    ]  # fmt: skip
+    ]
 
 
 _FUNCTIONS = {"flip": (flip, 1), "crop_flip": (crop_flip, 3)}  # with their numbers for each image
@@ -97,7 +101,6 @@ class Augmentation:
         """Try the augmentation on images: it must keep shape and dtype, and follow the seed."""
         if images.ndim != 4:
             raise ConfigurationError(f"{option} is for images, but the data are texts: drop it")
-        images = images[:4]
         expected = f"{images.dtype} {tuple(images.shape)}"
         host = _host_generators()
         for seed in range(_TRIALS):

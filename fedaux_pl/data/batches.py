@@ -95,8 +95,10 @@ class TensorBatches:
         """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
         if isinstance(self.tensors[0], LazyInputs):
             return True
+        if self.augmentation is None:
+            return False
         # a module draws random numbers of its own
-        return self.augmentation is not None and not all(n for _, n in self.augmentation.steps)
+        return not all(count for _, count in self.augmentation.steps)
 
     def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the inputs of each batch of an epoch, augmented."""

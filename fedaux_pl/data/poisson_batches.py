@@ -101,8 +101,9 @@ class PoissonBatches:
         columns = 0 if self.augmentation is None else self.augmentation.numbers
         numbers = []
         for index in positions:
-            drawn = (draw(len(index) * columns) >> np.uint64(33)).astype(np.int64)
-            numbers.append(torch.from_numpy(drawn.reshape(len(index), columns)))
+            integers = draw(len(index) * columns) >> np.uint64(33)  # below 2^31
+            drawn = integers.astype(np.int64).reshape(len(index), columns)
+            numbers.append(torch.from_numpy(drawn))
         return positions, numbers
 
     def positions(self, epoch: int) -> list[Tensor]:

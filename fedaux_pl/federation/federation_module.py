@@ -114,10 +114,11 @@ class FederationModule(pl.LightningModule):
         state = "no round yet"
         if self.history:
             state = f"after round {len(self.history)}"
+            last = self.history[-1]
             names = [f"{self.evaluation_prefix}{kind}accuracy" for kind in ("mean_client/", "")]
-            measured = [name for name in names if name in self.history[-1]]
+            measured = [name for name in names if name in last]
             if measured:
-                state += f", {measured[0]} {self.history[-1][measured[0]]:.1%}"
+                state += f", {measured[0]} {last[measured[0]]:.1%}"
         return f"Federation({self.algorithm.name}, clients: {clients}; {state})"
 
     def _begin(self) -> None:
@@ -464,11 +465,12 @@ class FederationModule(pl.LightningModule):
         if trainer.ckpt_path is not None and not is_checked:
             checkpoints.check_undamaged(trainer.ckpt_path)
         checkpoints.check_format(content)
-        self.use_threads(content["settings"]["threads"])
+        saved_settings = content["settings"]
+        self.use_threads(saved_settings["threads"])
         settings = self.settings()
         if trainer.state.fn is not TrainerFn.FITTING:  # a run may be measured in several ways
-            settings["batchnorm_statistics"] = content["settings"]["batchnorm_statistics"]
-        checkpoints.check_resumable(content["settings"], settings)
+            settings["batchnorm_statistics"] = saved_settings["batchnorm_statistics"]
+        checkpoints.check_resumable(saved_settings, settings)
         self.history = content["history"]
         self.metrics = content["round"]
         self._h0 = content["h0"]
@@ -510,7 +512,8 @@ class FederationModule(pl.LightningModule):
         content = checkpoint["federation"]
         hyperparameters = checkpoint["hyper_parameters"]
         saved = {name: value for name, value in hyperparameters.items() if name not in changed}
-        check_imported([*saved.get("clients", {}), *class_paths(saved.get("metrics") or {})])
+        metrics = saved.get("metrics") or {}
+        check_imported([*saved.get("clients", {}), *class_paths(metrics)])
         federation = cls(**rebuild(saved), **changed)
         for training in (federation.local, federation.distillation):
             check_imported(augmentation.class_paths(training.augmentation))

@@ -19,14 +19,14 @@ def describe_guarantees(federation: "FederationModule") -> list[str]:
         updates = _describe_updates(federation)
         lines = describe_privacy(federation.all_heads, federation.total_cost, privacy, updates)
     else:
-        is_alone = not (federation.holds_out or notes or _uses_training_data(federation))
-        besides = "" if is_alone else "and what the next line says"
+        has_more = federation.holds_out or notes or _uses_training_data(federation)
+        besides = "and what the next line says" if has_more else ""
         lines = describe_all(federation.all_heads, scoring, federation.total_cost, besides)
-    unprotected = [f"NOT private: {what}" for what in _unprotected(federation)]
-    return [*lines, *unprotected, *notes]
+    lines += [f"NOT private: {what}" for what in _list_unprotected(federation)]
+    return [*lines, *notes]
 
 
-def _unprotected(federation: "FederationModule") -> list[str]:
+def _list_unprotected(federation: "FederationModule") -> list[str]:
     """Return what has no guarantee besides releases and updates."""
     algorithm = federation.algorithm
     saved = "which the server's checkpoint holds"
@@ -52,8 +52,7 @@ def _unprotected(federation: "FederationModule") -> list[str]:
 
 def _describe_updates(federation: "FederationModule") -> list[str]:
     """Return the sentences about what clients send in every round."""
-    algorithm = federation.algorithm
-    if not algorithm.sends_weights:
+    if not federation.algorithm.sends_weights:
         sent = "the predictions on public data and training losses"
         return [f"NOT private: {sent} that clients send in every round"]
     if federation.local.privacy is None:
@@ -62,7 +61,7 @@ def _describe_updates(federation: "FederationModule") -> list[str]:
         federation.local,
         steps_of_clients(federation),
         rounds=federation.trainer.max_epochs or -1,
-        has_releases=algorithm.scoring is not None,
+        has_releases=federation.algorithm.scoring is not None,
         secret=federation.role.secret_updates,
     )
 
@@ -70,6 +69,6 @@ def _describe_updates(federation: "FederationModule") -> list[str]:
 def _uses_training_data(federation: "FederationModule") -> bool:
     """Whether metrics by client depend on training data; real sites say it themselves."""
     data = federation.federated_data
-    is_here = data is None or not data.at_sites
-    has_own_models = federation.batchnorm_statistics == "own" or federation.local.fine_tuning > 0
-    return is_here and has_own_models
+    if data is not None and data.at_sites:
+        return False
+    return federation.batchnorm_statistics == "own" or federation.local.fine_tuning > 0

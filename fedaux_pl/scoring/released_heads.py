@@ -184,7 +184,8 @@ def _describe(release: Release, has_pins: bool) -> str:
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
     if release.flaw:
         return f"NOT private: {subject} claims to be {guarantee}, but is not: {release.flaw}"
-    text = f"{subject} {'would with secret noise be' if release.simulated else 'is'} {guarantee}"
+    is_private = "would with secret noise be" if release.simulated else "is"
+    text = f"{subject} {is_private} {guarantee}"
     if is_sum:
         text += (
             f" if at least {release.summands - release.colluders} of them add their noise and show "

@@ -112,13 +112,13 @@ REFUSED = {
 )  # fmt: skip
 def test_refused_augmentations(option, message):
     with pytest.raises(ConfigurationError, match=message):
-        Augmentation.create(option).check(images(), "local.augmentation")
+        Augmentation.create(option).check(images(4), "local.augmentation")
 
 
 def test_what_can_be_used():
     for option in (*OPTIONS, NOISY, "torchvision.transforms.RandomHorizontalFlip"):
         check_option(option)
-        Augmentation.create(option).check(images(), "local.augmentation")
+        Augmentation.create(option).check(images(4), "local.augmentation")
     assert Augmentation.create(None) is Augmentation.create({}) is None
     with pytest.raises(ConfigurationError, match="but the data are texts"):
         Augmentation.create("flip").check(torch.zeros(4, 8), "local.augmentation")

@@ -189,10 +189,11 @@ def test_the_key_of_h_0_stays_what_it_was():
         "strength": 0.3, "grayscale": 0.2, "objective": "masked", "mask_rate": 0.15,
     }  # fmt: skip
     described = describe(settings)
-    path = "fedaux_pl.federation.settings.Pretraining"
-    assert described == {"class_path": path, "init_args": plain}
+    assert described == {"class_path": "fedaux_pl.federation.Pretraining", "init_args": plain}
     assert settings.plain() == plain  # part of the key of h_0
     assert rebuild(described) == settings
+    former = {"class_path": "fedaux_pl.federation.settings.Pretraining", "init_args": plain}
+    assert rebuild(former) == settings  # of checkpoints until 0.13
 
 
 def test_a_wide_projection_head_is_part_of_the_key():

@@ -262,9 +262,9 @@ def _save_memory(cli: FederationCLI) -> str:
         stages = [model.local, model.distillation] if model.algorithm.distills else [model.local]
     if model.metrics and model.scores and not model.distillation.min_share:
         options.append("--model.distillation.min_share 0.001")
-    if model.acceleration == "auto":  # the memory of captured steps is theirs for the whole run
-        options.append("--model.acceleration off")
     options += [f"--model.{one.option}.batch_size below {one.batch_size}" for one in stages]
+    if model.acceleration == "auto":  # captured steps keep their memory for the whole run
+        options.append("--model.acceleration off")
     return f"these need less memory: {', '.join(options)}"
 
 

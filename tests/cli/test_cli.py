@@ -240,10 +240,10 @@ ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size belo
 @pytest.mark.parametrize(
     ("stage", "options", "expected"),
     [
-        ((LocalClients, "train"), [], [DATA, SHARE, PLAIN, ROUND]),
-        ((LocalClients, "train"), ["--data.memory=host", SHARE.replace(" ", "=")], [PLAIN, ROUND]),
+        ((LocalClients, "train"), [], [DATA, SHARE, ROUND, PLAIN]),
+        ((LocalClients, "train"), ["--data.memory=host", SHARE.replace(" ", "=")], [ROUND, PLAIN]),
         ((LocalClients, "train"), [PLAIN.replace(" ", "=")], [DATA, SHARE, ROUND]),
-        ((Preparation, "_pretrain"), [], [DATA, PLAIN, "--model.pretraining.batch_size below 128"]),
+        ((Preparation, "_pretrain"), [], [DATA, "--model.pretraining.batch_size below 128", PLAIN]),
     ],
 )
 def test_out_of_memory_is_one_line_with_the_options_that_help(

@@ -141,21 +141,24 @@ def predict_features(
     return predict_logits(model, inputs, statistics, batch_size, features)
 
 
-def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Compute h(x) that depends on no other record, not even in its rounding.
+def predict_private_logits(
+    model: nn.Module, inputs: Inputs, function: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Compute f(x), or a ``function`` of x, that depends on no other record, not even in rounding.
 
     Encoders trim a batch to its longest text, which rounds the features of all its texts in another
     way. A map that magnifies small differences makes of that more than the sensitivity allows, so
     texts are predicted one by one.
     """
     check_separate_records(model)
-    return predict_features(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
+    batch_size = None if _has_fixed_size(model) else 1
+    return predict_logits(model, inputs, batch_size=batch_size, function=function)
 
 
-def predict_private_logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Compute f(x) that depends on no other record, as ``predict_private_features`` does h(x)."""
-    check_separate_records(model)
-    return predict_logits(model, inputs, batch_size=None if _has_fixed_size(model) else 1)
+def predict_private_features(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Compute h(x) as ``predict_private_logits`` does f(x), shape (N, d), float32."""
+    features = cast("Callable[[Tensor], Tensor]", model.features)
+    return predict_private_logits(model, inputs, features)
 
 
 @contextmanager

@@ -386,7 +386,7 @@ class Algorithm:
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
         """Raise a ConfigurationError for a training of the clients that the method cannot use.
 
-        ``optimizer`` holds ``optimizer``, ``lr``, ``momentum`` and ``weight_decay`` of the clients.
+        ``optimizer`` holds ``optimizer``, ``lr``, ``momentum``, ``weight_decay`` and ``clip_norm``.
         """
 
     def own_entries(self, model: nn.Module) -> list[str]:

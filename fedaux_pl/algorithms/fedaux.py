@@ -89,6 +89,11 @@ class FedAUX(FedDF):
                 "FedAUX needs a scorer without labels, such as Mean(), or ClassStatistics(), but "
                 f"got {scorer!r}"
             )
+        if self.uses_statistics and norm_bound == "private":
+            raise ValueError(
+                "norm_bound is private, but class statistics of clients with bounds of their own "
+                "have no sum: choose a public one, such as unit"
+            )
 
     @property
     def uses_statistics(self) -> bool:

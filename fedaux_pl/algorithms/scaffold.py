@@ -35,11 +35,13 @@ class Scaffold(Algorithm):
 
     def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
         """Raise a ConfigurationError unless clients take K steps of plain SGD."""
-        for name, needed in (("optimizer", "sgd"), ("momentum", 0), ("weight_decay", 0)):
+        plain = {"optimizer": "sgd", "momentum": 0, "weight_decay": 0, "clip_norm": None}
+        for name, needed in plain.items():
             if optimizer[name] != needed:
+                value = "null" if needed is None else needed
                 raise ConfigurationError(
                     f"Scaffold needs plain SGD at the clients, but local.{name} is "
-                    f"{optimizer[name]}: set it to {needed} (--model.local.{name} {needed})"
+                    f"{optimizer[name]}: set it to {value} (--model.local.{name} {value})"
                 )
         if precision == "16-mixed":
             raise ConfigurationError(

@@ -140,6 +140,10 @@ def site(args: Sequence[str]) -> SiteCLI:
     cli = SiteCLI("site", args)
     options = cli.config_init
     limits = Limits(**{name: options[name] for name in Limits.__dataclass_fields__})
+    host, _, port = options.server.rpartition(":")
+    is_address = host and "/" not in host and port.isdecimal() and 0 < int(port) < 2**16
+    if not is_address:
+        raise ConfigurationError(f"server: got {options.server}; expected HOST:PORT")
     kit = options.certificates
     name = transport.certificate_name(kit)
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)

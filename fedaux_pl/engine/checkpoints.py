@@ -12,6 +12,7 @@ from lightning_fabric.plugins import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.utilities import rank_zero_warn
 
+from fedaux_pl._version import __version__
 from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import check_archive, write_atomically
@@ -200,6 +201,35 @@ def check_format(content: Mapping[str, Any]) -> None:
             f"the checkpoint was written by {version} (format {saved}; expected {FORMAT}): start "
             "anew without it, or use the version that wrote it"
         )
+
+
+def check_version(content: Mapping[str, Any]) -> None:
+    """Warn if another minor version began the run."""
+    saved = content.get("version", "0.14 or earlier")
+    if saved.split(".")[:2] != __version__.split(".")[:2]:
+        rank_zero_warn(
+            f"fedaux-pl {saved} began this run, and {__version__} goes on: it may end with other "
+            "weights than with one version"
+        )
+
+
+def without_new(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without options that the saved ones, of an earlier version, lack.
+
+    Examples:
+        >>> without_new({"data": {"alpha": 2, "new": 0}}, {"data": {"alpha": 1}})
+        {'data': {'alpha': 2}}
+    """
+    known = {}
+    for name, value in settings.items():
+        old = saved.get(name)
+        # those by architecture are no options
+        is_group = name not in ("clients", "model_options")
+        if is_group and isinstance(value, Mapping) and isinstance(old, Mapping):
+            known[name] = without_new(value, old)
+        elif name in saved:
+            known[name] = value
+    return known
 
 
 def _check_same(saved: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> bool:

@@ -1,6 +1,7 @@
 """A federation: Algorithms 1 and 2, with their clients and their server."""
 
 from fedaux_pl.federation.federation import Federation
+from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import (
     Distillation,
     LocalTraining,
@@ -15,6 +16,7 @@ __all__ = [
     "Federation",
     "LocalTraining",
     "Pretraining",
+    "Role",
     "RoundTraining",
     "TrainingSettings",
     "UpdatePrivacy",

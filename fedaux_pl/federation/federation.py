@@ -127,7 +127,7 @@ class Federation(FederationModule):
         self.learn_h0(preparation)
         self._release_heads()
         self.preparation_bytes = round_metrics.preparation_traffic(
-            preparation.context, self.h0, self.releases.values()
+            preparation.context, self.h0, self.releases.values(), dict(self.students.items())
         )
         for callback in federation_callbacks(self.trainer):
             callback.on_federation_prepared(self.trainer, self)

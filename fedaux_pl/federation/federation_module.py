@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
+from fedaux_pl._version import __version__
 from fedaux_pl.algorithms import Algorithm, TeacherMemory
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
@@ -435,6 +436,7 @@ class FederationModule(pl.LightningModule):
             memory = self.processes.merge(carried.memory.state_dict())
         checkpoint["federation"] = {
             "format": checkpoints.FORMAT,
+            "version": __version__,
             "settings": self.settings(),
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
@@ -468,7 +470,10 @@ class FederationModule(pl.LightningModule):
         saved_settings = content["settings"]
         self.use_threads(saved_settings["threads"])
         settings = self.settings()
-        if trainer.state.fn is not TrainerFn.FITTING:  # a run may be measured in several ways
+        if trainer.state.fn is TrainerFn.FITTING:
+            checkpoints.check_version(content)
+        else:  # a run may be measured in several ways, also by later versions
+            settings = checkpoints.without_new(settings, saved_settings)
             settings["batchnorm_statistics"] = saved_settings["batchnorm_statistics"]
         checkpoints.check_resumable(saved_settings, settings)
         self.history = content["history"]
@@ -481,7 +486,7 @@ class FederationModule(pl.LightningModule):
                 heads = unpack(saved["heads"], step)
                 self.releases[name] = Collected(step, saved["clients"], heads)
         device = trainer.strategy.root_device
-        for name in vars(self.carried).keys() - {"memory"}:
+        for name in (vars(self.carried).keys() & content.keys()) - {"memory"}:
             # in place: the clients of a finished fit refer to it
             setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it

@@ -61,7 +61,7 @@ def _describe_updates(federation: "FederationModule") -> list[str]:
         federation.local,
         steps_of_clients(federation),
         rounds=federation.trainer.max_epochs or -1,
-        has_releases=federation.algorithm.scoring is not None,
+        scoring=federation.algorithm.scoring,
         secret=federation.role.secret_updates,
     )
 

@@ -9,6 +9,7 @@ from fedaux_pl.federation.client_models import has_batchnorm
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import SampledGaussian, noise_multiplier
 from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring.released_heads import conditions_of
 
 if TYPE_CHECKING:
     from fedaux_pl.federation.federation_module import FederationModule
@@ -107,13 +108,14 @@ def describe_updates(
     local: LocalTraining,
     steps: Sequence[SampledGaussian],
     rounds: int,
-    has_releases: bool,
+    scoring: Scoring | None,
     secret: bool,
 ) -> list[str]:
     """Return the sentences about private updates; ``secret`` at real sites."""
-    what = "its releases and its updates" if has_releases else "its updates"
+    what = "its updates" if scoring is None else "its releases and its updates"
     sent = f"all that leaves a client, {what} in {counted(rounds, 'round')}"
-    cost = describe_cost(local, steps)
+    conditions = "" if scoring is None else conditions_of(scoring.privacy)
+    cost = _describe_cost(local, steps, conditions)
     if secret:
         return [
             f"{sent}, is {cost}; batches and noise are drawn by the operating system of each site, "
@@ -126,11 +128,12 @@ def describe_updates(
     ]
 
 
-def describe_cost(local: LocalTraining, steps: Sequence[SampledGaussian]) -> str:
+def _describe_cost(local: LocalTraining, steps: Sequence[SampledGaussian], conditions: str) -> str:
     """Return the guarantee of private updates and how it is reached."""
     privacy = local.privacy
     assert privacy is not None  # noqa: S101 - for mypy
-    text = f"(epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private by DP-SGD"
+    budget = f"(epsilon {privacy.epsilon:g}, delta {privacy.delta:g})"
+    text = f"{budget}-private{conditions} by DP-SGD"
     if not steps:
         return text
     multipliers = sorted(each.multiplier for each in steps)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from fedaux_pl.algorithms import Answer, TeacherMemory, Update
 from fedaux_pl.federation.context import Context
@@ -70,7 +71,10 @@ def vote_traffic(metrics: Mapping[str, float], models: State) -> tuple[float, fl
 
 
 def preparation_traffic(
-    context: Context, h0: Mapping[str, State], releases: Collection[Collected]
+    context: Context,
+    h0: Mapping[str, State],
+    releases: Collection[Collected],
+    students: Mapping[str, Any],
 ) -> tuple[int, int]:
     """Return the bytes of the preparation, to the server and to the clients (FedAUX, appendix D).
 
@@ -87,8 +91,8 @@ def preparation_traffic(
             if index == 0:  # later steps use the same maps
                 down += state_bytes(head.public_map.tensors()) * len(head.clients)
             if scorer.uses_negatives:
-                length = scorer.row_length(head.weight, len(context.data.classes))
-                down += feature_bytes(len(context.data.negative_inputs), length)
+                width = int(students[context.architectures[head.client]].feature_dim)
+                down += feature_bytes(len(context.data.negative_inputs), width)
     return up, down
 
 

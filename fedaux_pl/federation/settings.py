@@ -22,7 +22,7 @@ from fedaux_pl.errors import (
     is_fraction,
     is_positive,
 )
-from fedaux_pl.functional.sampled_gaussian import LEAST_DELTA
+from fedaux_pl.functional.sampled_gaussian import LARGEST_EPSILON, LEAST_DELTA
 from fedaux_pl.models import load_network
 from fedaux_pl.modules import FeatureDistillation, LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
@@ -163,7 +163,7 @@ class UpdatePrivacy:
     """The privacy of all that a client sends: its updates in all rounds, and its releases.
 
     Args:
-        epsilon: Greater than 0. What the releases of the method cost is a part of it.
+        epsilon: At most 512. What the releases of the method cost is a part of it.
         delta: Between 0 and 1, at least 1e-10.
         clip_norm: The norm to which the gradient of each record is clipped.
     """
@@ -173,9 +173,11 @@ class UpdatePrivacy:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "clip_norm"):
-            value = getattr(self, name)
-            check_setting(f"privacy.{name}", value, is_positive(value), "be a positive number")
+        is_allowed = is_positive(self.epsilon) and self.epsilon <= LARGEST_EPSILON
+        expected = f"lie in (0, {LARGEST_EPSILON:g}]"
+        check_setting("privacy.epsilon", self.epsilon, is_allowed, expected)
+        is_allowed = is_positive(self.clip_norm)
+        check_setting("privacy.clip_norm", self.clip_norm, is_allowed, "be a positive number")
         is_allowed = is_fraction(self.delta) and self.delta >= LEAST_DELTA
         check_setting("privacy.delta", self.delta, is_allowed, f"lie in [{LEAST_DELTA:g}, 1)")
 

@@ -50,7 +50,7 @@ LEAST_DELTA = 1e-10
 
 _ROUNDING = 1e-13  # of the sums of a composition
 _LEAST_MULTIPLIER = 0.1  # less is never chosen
-_LARGEST_EPSILON = 512.0  # more counts as infinite
+LARGEST_EPSILON = 512.0  # more counts as infinite
 _FINENESS = 16  # grid points within a standard deviation of the privacy loss of a step
 _SMALLEST_GRID = 2**12
 _LARGEST_GRID = 2**20
@@ -181,7 +181,7 @@ def _epsilon(delta: float, mechanisms: tuple[SampledGaussian, ...]) -> float:
         composition = _Composition(mechanisms, largest)
         if composition.infinite <= delta / 100:
             break
-        if largest >= _LARGEST_EPSILON:
+        if largest >= LARGEST_EPSILON:
             return math.inf
         largest *= 2
     if composition.delta(0.0) <= delta:
@@ -220,7 +220,7 @@ def noise_multiplier(
     low = high - 1
     while excess(low) <= 0:
         if low < math.log(_LEAST_MULTIPLIER):
-            return math.exp(low)
+            return _LEAST_MULTIPLIER
         low -= 1
     root = float(brentq(excess, low, high, xtol=1e-4))
     while excess(root) > 0:

@@ -28,7 +28,7 @@ from fedaux_pl.models.registry import (
 )
 
 FORMAT = 1
-"""The format of an exported folder, increased when older ones become unreadable."""
+"""The format of an exported folder, increased when earlier versions cannot read it."""
 CONFIG = "config.json"
 _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
@@ -273,10 +273,10 @@ def load_exported(folder: str | Path) -> ModelEnsemble:
             f"{Path(folder).absolute()} has no readable {CONFIG} of an export "
             f"({type(error).__name__}): give a folder that `fedaux-pl export` wrote"
         ) from error
-    if config.get("format") != FORMAT:
+    if config.get("format") not in range(1, FORMAT + 1):
         raise ConfigurationError(
-            f"{path} has format {config.get('format')!r}, but this release reads format {FORMAT}: "
-            "export the run again"
+            f"{path} has format {config.get('format')!r}, but this release reads formats up to "
+            f"{FORMAT}: export the run again"
         )
     check_imported([name for name, _, _ in models], str(path))
     loaded = {}

@@ -13,6 +13,7 @@ from fedaux_pl.scoring.class_scorers import (
     ClassSums,
     Residuals,
     ScoresAndHead,
+    SummableScorer,
 )
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
 from fedaux_pl.scoring.ledger import Ledger, PrivacySpent
@@ -47,6 +48,7 @@ __all__ = [
     "Sigmoid",
     "Standardized",
     "Step",
+    "SummableScorer",
     "Whitened",
     "spent",
 ]

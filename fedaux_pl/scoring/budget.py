@@ -52,8 +52,8 @@ class ReleaseKey:
         return f"{self.start}{self.received}{attempt}{self.end}"
 
     def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data."""
-        return key.startswith(self.start) and key.endswith(self.end)
+        """Return whether a key has the same settings and data, whatever was received."""
+        return bool(self.received) and key.startswith(self.start) and key.endswith(self.end)
 
     def is_of(self, key: str) -> bool:
         """Return whether a key is of this release, in whatever attempt."""

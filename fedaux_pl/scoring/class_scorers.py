@@ -7,7 +7,7 @@ classes is public, too. The server pools the class statistics of several clients
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -375,8 +375,10 @@ def counts_of_clients(heads: Sequence[ReleasedHead], num_classes: int, rho: floa
 
     The heads are ``ClassStatistics`` with this weight rho or, if it is None, ``ClassCounts``.
     """
-    counts, sigmas = stack_heads(heads)
-    if rho is not None:
-        counts = torch.stack([split_statistics(row, num_classes, rho)[1] for row in counts])
-        sigmas = sigmas / statistics_sensitivity(rho)[0]
-    return known_counts(counts, sigmas)
+    if rho is None:
+        return known_counts(*stack_heads(heads))
+    # before they are stacked: statistics of several architectures differ in length
+    parts = [split_statistics(head.weight, num_classes, rho) for head in heads]
+    counts = [replace(head, weight=part[1]) for head, part in zip(heads, parts, strict=True)]
+    known, sigmas = stack_heads(counts)
+    return known_counts(known, sigmas / statistics_sensitivity(rho)[0])

@@ -32,6 +32,9 @@ from fedaux_pl.scoring.release import Release, spent
 
 Digests = npt.NDArray[np.uint64]
 
+_STORED = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
+_MECHANISMS = {"analytic", "classical", "sampled", "none"}
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -234,6 +237,9 @@ def _parse(content: bytes) -> dict[str, Any]:
             raise TypeError("other digests")
         is_plain = isinstance(stored["key_id"], str) and isinstance(stored["key"], str)
         if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
+            raise TypeError("other entries")
+        mechanisms = {release.mechanism for release in releases.values()}
+        if stored.keys() - _STORED or mechanisms - _MECHANISMS:  # of a later version
             raise TypeError("other entries")
     except Exception as error:  # foreign content can raise nearly any exception
         raise ValueError(f"it is no file of a ledger ({type(error).__name__})") from error

@@ -111,7 +111,7 @@ def describe_privacy(
         would = "would with secret noise " if simulated else ""
         lines.append(
             f"the releases of each client {would}together cost (epsilon {privacy.epsilon:g}, delta "
-            f"{privacy.delta:g}){_conditions(privacy)}, by exact composition"
+            f"{privacy.delta:g}){conditions_of(privacy)}, by exact composition"
         )
     lines += [] if total is None else [total.describe()]
     return [*lines, *updates]
@@ -144,7 +144,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     simulated = any(head.release.simulated for head in heads)
     is_private = "would with secret noise be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
-    text += _conditions(privacy)
+    text += conditions_of(privacy)
     shares = scoring.scorer.shares
     if not shares:
         return text
@@ -160,7 +160,8 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     )
 
 
-def _conditions(privacy: Privacy) -> str:
+def conditions_of(privacy: Privacy) -> str:
+    """Return the words that follow the guarantee of a secure sum."""
     return " under the conditions of the sum" if privacy.secure else ""
 
 

@@ -62,7 +62,9 @@ class PrivateTraining:
 
         data = federation.data
         # in all ledgers: do not change it
-        about = f"{federation.model_options} {federation.settings()['local']}"
+        settings = federation.settings()
+        about = f"{federation.model_options} {settings['local']} {settings['algorithm']} "
+        about += f"{federation.trained} {steps}"
         contents = f"{data.fingerprints['private']} {data.validation_fraction}"
         key = f"update {VERSION} {asked} {about} {tensor_digest(*state.values())} {contents}"
         tensors, total = self.budget.release_once(ReleaseKey(key), release, cost)

@@ -22,13 +22,14 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
 
     Args:
         sites: The names of the sites, with commas.
-        server: The host name of the server.
+        server: The host name of the server, without its port.
         port: Its port.
         folder: The folder to write to.
     """
     names = [name.strip() for name in sites.split(",")]
     check_names(names)
     check_setting("host", server, server not in names, "differ from the names of sites")
+    check_setting("server", server, not {":", "/"} & set(server), "be a host name, without a port")
     check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
     if (folder / "project.yml").exists():
         raise ConfigurationError(

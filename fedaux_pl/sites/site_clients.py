@@ -382,15 +382,18 @@ class SiteClients:
                 missing = [n for n, i in numbers.items() if i not in answers and n not in refused]
                 if len(missing) + len(answers) < needed:
                     codes = ", ".join(f"{name}: {code}" for name, code in refused.items())
+                    advice = "agree with them on the same run.yaml, within their limits"
+                    if "diverged" in refused.values():
+                        lr = f"{self.settings.lr:g}"
+                        advice = f"lower local.lr (--model.local.lr), which is {lr}"
                     raise ConfigurationError(
-                        f"{kind}: {needed} answers are needed, but sites refuse ({codes}): agree "
-                        "with them on the same run.yaml, within their limits"
+                        f"{kind}: {needed} answers are needed, but sites refuse ({codes}): {advice}"
                     )
                 there = self.requests.await_sites(missing, needed - len(answers))
                 present = {name: asked[name] for name in there}
                 for name, answer in self.requests.ask(kind, present, read_one):
                     if isinstance(answer, RefusalError):
-                        if answer.code in FINAL:
+                        if answer.code in wire.REPEATED:
                             refused[name] = answer.code
                         tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                         continue

@@ -40,7 +40,8 @@ CODES = {
 }
 """Why a site does not answer."""
 
-FINAL = ("settings", "limits", "budget")  # asking again gives the same answer
+FINAL = ("settings", "limits", "budget")  # asking for anything like it gives the same answer
+REPEATED = (*FINAL, "message", "diverged")  # asking for the same does
 
 
 class RefusalError(FedauxError):

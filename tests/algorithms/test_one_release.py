@@ -256,6 +256,8 @@ def test_settings_are_those_of_the_constructor():
 def test_what_a_method_cannot_use_is_refused():
     with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
         FedAUX(scorer=ScoresAndHead())
+    with pytest.raises(ValueError, match="bounds of their own have no sum"):
+        FedAUX(scorer=ClassStatistics(), norm_bound="private", shrink=False)
     with pytest.raises(ConfigurationError, match="ClassSums needs the vector of each client"):
         FedCOF(privacy=Privacy(secure=SecureSums())).plan(None)
 

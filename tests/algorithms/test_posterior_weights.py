@@ -8,7 +8,15 @@ from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, TeacherMemor
 from fedaux_pl.algorithms.class_teacher import class_holders, classify_rows, label_parts
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
-from fedaux_pl.scoring import ClassStatistics, Collected, Mean, Privacy, SecureSums, Whitened
+from fedaux_pl.scoring import (
+    Centered,
+    ClassStatistics,
+    Collected,
+    Mean,
+    Privacy,
+    SecureSums,
+    Whitened,
+)
 from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
 
@@ -16,9 +24,9 @@ MAP = Whitened(dimensions=8)
 SECURE = Privacy(secure=SecureSums())
 
 
-def posterior(epsilon=5.0, releases=1, **privacy):
+def posterior(epsilon=5.0, releases=1, feature_map=MAP, **privacy):
     scorer = ClassStatistics(releases=releases)
-    return FedAUX(scorer=scorer, feature_map=MAP, privacy=Privacy(epsilon, **privacy))
+    return FedAUX(scorer=scorer, feature_map=feature_map, privacy=Privacy(epsilon, **privacy))
 
 
 def blobs(count=90, classes=3):
@@ -145,9 +153,11 @@ def test_secure_sums_have_the_noise_of_one_client(tmp_path):
     assert "together cost (epsilon 5, delta 1e-05)" in text
 
 
-def test_architectures_are_mixed(tmp_path):
+@pytest.mark.parametrize("feature_map", [Whitened(dimensions=8), Centered()])
+def test_architectures_are_mixed(tmp_path, feature_map):
+    """Also with rows of different lengths."""
     clients = {"resnet8": 2, "shufflenet": 2}
-    federation = create(posterior(releases=2), clients)
+    federation = create(posterior(releases=2, feature_map=feature_map), clients)
     fit(tmp_path, federation, 1, split(4))
     gradients = ["gradient/resnet8", "gradient/shufflenet"]
     assert list(federation.releases) == ["statistics", *gradients]

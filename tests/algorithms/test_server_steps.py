@@ -237,6 +237,7 @@ def test_wrong_options(create_method, message):
         ({"optimizer": "adam"}, {}, r"local.optimizer is adam: set it to sgd \(--model.local.opt"),
         ({"momentum": 0.9}, {}, r"local.momentum is 0.9: set it to 0 "),
         ({"weight_decay": 1e-4}, {}, r"local.weight_decay is 0.0001: set it to 0 "),
+        ({"clip_norm": 1.0}, {}, r"local.clip_norm is 1.0: set it to null "),
         ({}, {"precision": "16-mixed"}, r"16-mixed skips some .* set it to bf16-mixed or 32-true"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_folder_without_a_run(tmp_path):
         ),
         (
             lambda f: _edit(f / "config.json", format=9),
-            "has format 9, but this release reads format 1",
+            "has format 9, but this release reads formats up to 1",
         ),
     ],
 )

@@ -156,7 +156,7 @@ def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, neede
     backbone = state_bytes({k: v for k, v in model.state_dict().items() if "head." not in k})
     entry = federation.history[0]
     public = 8 * model.feature_dim * (1 + 5)  # a center and 5 directions, float64
-    each = backbone + public + feature_bytes(needed, 5)
+    each = backbone + public + feature_bytes(needed, model.feature_dim)
     assert entry["bytes/up_total"] - entry["bytes/up"] == 3 * 8 * 5
     assert entry["bytes/down_total"] - entry["bytes/down"] == 3 * each
 

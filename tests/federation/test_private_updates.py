@@ -209,7 +209,8 @@ def test_options_that_mix_records_are_refused(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epsilon": 0.0}, "privacy.epsilon: got 0.0; expected to be a positive number"),
+        ({"epsilon": 0.0}, r"privacy.epsilon: got 0.0; expected to lie in \(0, 512\]"),
+        ({"epsilon": 1000.0}, r"privacy.epsilon: got 1000.0; expected to lie in \(0, 512\]"),
         ({"epsilon": 1.0, "clip_norm": 0.0}, "privacy.clip_norm: got 0.0"),
         ({"epsilon": 1.0, "delta": 1e-12}, r"privacy.delta: got 1e-12; expected to lie in \[1e-10"),
     ],

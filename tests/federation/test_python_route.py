@@ -16,7 +16,7 @@ from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from torch.utils.data import DataLoader
 
 from fedaux_pl import processes
-from fedaux_pl.algorithms import FedAdam, FedAUX, FedAvg, FedDF
+from fedaux_pl.algorithms import FedAdam, FedAUX, FedAvg, FedClassMeans, FedDF
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine.checkpoints import load_checkpoint
@@ -24,7 +24,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.settings import LocalTraining, Pretraining
-from fedaux_pl.scoring import Logistic, Privacy, Whitened
+from fedaux_pl.scoring import Logistic, Privacy, SecureSums, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
@@ -206,6 +206,8 @@ def test_objects_are_described_and_created_again():
     again = rebuild(describe(method))
     assert again.settings() == method.settings()
     assert again.arguments() == method.arguments()
+    sums = Privacy(1.0, secure=SecureSums(colluders=2, pins={"north": "a key"}))
+    assert rebuild(describe(FedClassMeans(privacy=sums))).arguments()["privacy"] == sums
     assert list(signature(FedAvg).parameters) == ["pretrained"]
 
 

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from fedaux_pl import __version__
 from fedaux_pl.algorithms import FedAUX, FedDF
 from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
@@ -306,3 +307,31 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
             trainer.validate(create(FedAUX()), datamodule=split(), ckpt_path=path)
         with pytest.raises(ConfigurationError, match=message):
             load_checkpoint(path)  # as predict and export do
+
+
+def test_a_later_version_measures_earlier_runs(tmp_path):
+    """Options and parts of checkpoints that it added are not in theirs."""
+    federation = create(FedAUX())
+    fit_saving(tmp_path, federation, 1, tmp_path)
+    content = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    saved = content["federation"]
+    assert saved["version"] == __version__
+    saved["version"] = "0.99.1"
+    del saved["settings"]["optimizer_state"], saved["settings"]["algorithm"]["max_absent"]
+    del saved["settings"]["algorithm"]["feature_map"]["whitening"], saved["votes"]
+    torch.save(content, tmp_path / "earlier.ckpt")
+    trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    now, earlier = (
+        trainer.validate(create(FedAUX()), datamodule=split(), ckpt_path=tmp_path / name)
+        for name in ("last.ckpt", "earlier.ckpt")
+    )
+    assert now == earlier
+    others = create(FedAUX(), {"resnet8": 2, "shufflenet": 1})
+    with pytest.raises(ConfigurationError, match="made with clients"):
+        trainer.validate(others, datamodule=split(), ckpt_path=tmp_path / "earlier.ckpt")
+    message = f"fedaux-pl 0.99.1 began this run, and {__version__} goes on"
+    with (
+        pytest.raises(ConfigurationError, match="made with"),
+        pytest.warns(UserWarning, match=message),
+    ):
+        fit(tmp_path, create(FedAUX()), 2, ckpt_path=tmp_path / "earlier.ckpt")

@@ -106,6 +106,10 @@ def test_the_multiplier_spends_the_budget_and_no_more(epsilon, released):
     assert 0.99 * epsilon < sampled_gaussian_epsilon(1e-5, [steps, *releases]) <= epsilon
 
 
+def test_a_large_budget_has_the_least_multiplier():
+    assert noise_multiplier(500.0, 1e-5, 0.01, 1) == 0.1
+
+
 def test_a_budget_that_releases_have_spent_is_refused():
     with pytest.raises(ValueError, match="nothing of epsilon 1 is left"):
         noise_multiplier(1.0, 1e-5, 0.1, 100, released=0.3)

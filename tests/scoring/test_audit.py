@@ -30,6 +30,7 @@ from fedaux_pl.scoring import (
     Scorer,
     ScoresAndHead,
     Step,
+    SummableScorer,
     Whitened,
     spent,
 )
@@ -158,7 +159,7 @@ def test_every_scorer_is_attacked():
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
     # those of test_class_scorers.py
     with_labels = {ClassStatistics, ClassSums, ClassCounts, Residuals, ScoresAndHead}
-    assert set(kinds) == {Scorer, Mean, Logistic} | with_labels
+    assert set(kinds) == {Scorer, SummableScorer, Mean, Logistic} | with_labels
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 import tracemalloc
+from dataclasses import asdict, replace
 from fractions import Fraction
 
 import numpy as np
@@ -203,6 +204,7 @@ def test_what_cannot_be_read_stops_the_release(ledger):
         ledger.total([RECORDS[0]], 1e-5)
 
 
+LAPLACE = replace(SOUND, mechanism="laplace")
 STORED = {"key_id": "key", "key": "settings", "heads": {}, "releases": {}, "digests": {}}
 FOREIGN = {
     "no archive": None,
@@ -213,6 +215,9 @@ FOREIGN = {
     "no tensors": STORED | {"heads": [1]},
     "other records than releases": STORED | {"digests": {0: torch.arange(3)}},
     "a release with other fields": STORED | {"releases": {0: {"cost": 1.0}}},
+    "an entry of a later version": STORED | {"scope": "a person"},
+    "a later mechanism": STORED
+    | {"releases": {0: asdict(LAPLACE)}, "digests": {0: torch.arange(3)}},
     "records that are no digests": STORED | {"releases": {}, "digests": {0: [1.5]}},
 }
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedaux_pl.algorithms import FedAUX, FedAvg
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedProx
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining, UpdatePrivacy
 from fedaux_pl.files import state_folder
@@ -116,6 +116,56 @@ def test_another_model_costs_again_and_the_limit_ends_it(alone, capsys):
     limit(site, epsilon_limit=8.0)
     assert site.answer(request).body
     assert 4 < spent(site).epsilon < 8
+
+
+def test_whether_a_loss_is_finite_is_not_told(alone):
+    """It depends on records without noise: every request is answered, and charged."""
+    federation, data, hub = prepare_sites(alone, limits=Limits(epsilon_limit=4.0))
+    requests = watch(hub)
+    fit(alone, federation, data, rounds=2)
+    site = hub.sites["site-0"]
+    limit(site, epsilon_limit=50.0)
+    state = load(requests[0].body)
+    state["head.weight"].zero_()
+    for label in range(10):  # the loss of 8 records of other classes is infinite
+        state["head.bias"].fill_(2.5e38)
+        state["head.bias"][label] = 0
+        fields = requests[0].fields | {"round": 10 + label}
+        assert "code" not in site.answer(Message(fields, write_tensors(state))).fields
+        assert spent(site).releases == 3 + label
+
+
+def test_another_method_gets_an_update_of_its_own(alone):
+    before = []
+    for method, trained in ((FedAvg(), "full"), (FedProx(mu=1000.0), "full"), (FedAvg(), "head")):
+        folder = alone / f"{method.name}-{trained}"
+        folder.mkdir()
+        federation_of = images(method, TWO, local=LOCAL, trained=trained)
+        federation, data, hub = prepare_sites(
+            folder, federation_of, Limits(epsilon_limit=20.0), rounds=1
+        )
+        fit(folder, federation, data, rounds=1)
+        bodies = [message.body for message in hub.sent if message.body]
+        assert len(bodies) == 2
+        assert not set(bodies) & set(before)
+        before += bodies
+    assert spent(hub.sites["site-0"]).releases == 3
+
+
+def test_other_held_out_data_are_another_request(alone):
+    for number, fraction in enumerate((0.05, 0.0), start=1):
+        folder = alone / str(number)
+        folder.mkdir()
+        federation, data, hub = prepare(
+            folder,
+            PRIVATE,
+            split(2, auxiliary=None),
+            Limits(epsilon_limit=20.0),
+            rehearsal=False,
+            change_data=lambda _, own, value=fraction: setattr(own, "validation_fraction", value),
+        )
+        fit(folder, federation, data, rounds=1)
+        assert spent(hub.sites["site-0"]).releases == number
 
 
 def test_a_lower_limit_refuses_a_round(alone):

@@ -326,11 +326,32 @@ def test_status_says_who_is_there(plain, tmp_path, capsys):
     assert "there is no" in capsys.readouterr().err
 
 
+def test_sites_that_all_diverge_end_the_run(tmp_path):
+    """Their training is seeded: asking again gives the same."""
+    steep = LocalTraining(batch_size=16, optimizer="sgd", lr=1e30)
+    method = images(FedAvg(), {"resnet8": 2}, local=steep)
+    federation, data, hub = prepare(tmp_path, method, split(2, auxiliary=None))
+    message = r"site-0: diverged, site-1: diverged\): lower local.lr .*which is 1e\+30"
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, federation, data, rounds=1)
+    assert [answer.fields.get("code") for answer in hub.sent] == ["diverged"] * 2
+
+
+@pytest.mark.parametrize("server", ["localhost", "localhost:abc", "https://localhost:8402"])
+def test_the_server_of_a_site_has_a_port(tmp_path, capsys, server):
+    pytest.importorskip("nvflare")
+    args = ["--config=quickstart", f"--server={server}", f"--certificates={tmp_path}"]
+    assert main(["site", *args]) == 1
+    assert f"server: got {server}; expected HOST:PORT" in capsys.readouterr().err
+
+
 def test_wrong_command_lines_of_sites(tmp_path, capsys):
     assert main(["sites", "statsu"]) == 1
     assert "sites: got statsu (did you mean status?); expected init, status or pin" in (
         capsys.readouterr().err
     )
+    assert main(["sites", "init", "--server=host:8402", "--sites=a,b"]) == 2
+    assert "server: got 'host:8402'; expected to be a host name" in capsys.readouterr().err
     init = ["sites", "init", "--server=host", f"--folder={tmp_path / 'sites'}"]
     assert main([*init, "--sites=a,host"]) == 2
     assert "host: got 'host'; expected to differ from the names of sites" in capsys.readouterr().err

@@ -223,7 +223,7 @@ def without_new(settings: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[s
     known = {}
     for name, value in settings.items():
         old = saved.get(name)
-        # those by architecture are no options
+        # in these two, names are architectures, not options
         is_group = name not in ("clients", "model_options")
         if is_group and isinstance(value, Mapping) and isinstance(old, Mapping):
             known[name] = without_new(value, old)

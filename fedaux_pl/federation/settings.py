@@ -163,7 +163,7 @@ class UpdatePrivacy:
     """The privacy of all that a client sends: its updates in all rounds, and its releases.
 
     Args:
-        epsilon: At most 512. What the releases of the method cost is a part of it.
+        epsilon: Above 0 and at most 512. What the releases of the method cost is a part of it.
         delta: Between 0 and 1, at least 1e-10.
         clip_norm: The norm to which the gradient of each record is clipped.
     """

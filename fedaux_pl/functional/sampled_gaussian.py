@@ -48,9 +48,11 @@ _Array = npt.NDArray[np.float64]
 LEAST_DELTA = 1e-10
 """Far above the rounding errors of the composition."""
 
+LARGEST_EPSILON = 512.0
+"""More counts as infinite."""
+
 _ROUNDING = 1e-13  # of the sums of a composition
 _LEAST_MULTIPLIER = 0.1  # less is never chosen
-LARGEST_EPSILON = 512.0  # more counts as infinite
 _FINENESS = 16  # grid points within a standard deviation of the privacy loss of a step
 _SMALLEST_GRID = 2**12
 _LARGEST_GRID = 2**20

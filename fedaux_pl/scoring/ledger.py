@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,13 @@ from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import locked, state_folder, write_atomically
+from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.release import Release, spent
 
 Digests = npt.NDArray[np.uint64]
 
 _STORED = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
-_MECHANISMS = {"analytic", "classical", "sampled", "none"}
+_MECHANISMS = {*get_args(Mechanism), "sampled", "none"}  # see Release
 
 
 @dataclass(frozen=True)

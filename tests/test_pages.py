@@ -106,22 +106,6 @@ def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
             assert not anchor or anchor in headings(target), f"{page.name}: {link}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES[:1] + PAGES[3:], ids=lambda page: page.name)
-def test_a_page_is_short(page):
-    """What holds now fits into 1,600 words (README: 950); git has the history."""
-    assert len(page.read_text().split()) <= (950 if page.name == "README.md" else 1600)
-
-
-@pytest.mark.parametrize("page", PAGES[:1] + PAGES[3:], ids=lambda page: page.name)
-def test_sentences_are_short(page):
-    """At most 30 words; aim at 25."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    lines = [line for line in text.splitlines() if not line.strip().startswith(("|", "#", "!"))]
-    for paragraph in re.split(r"\n\s*\n|\n(?=[-*] )", "\n".join(lines)):
-        for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph):
-            assert len(sentence.split()) <= 30, sentence
-
-
 def test_the_gallery_has_every_figure_below_a_command():
     text = (ROOT / "docs" / "gallery.md").read_text()
     shown = set(re.findall(r"!\[.*?\]\((.*?)\)", text))

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.role import Role
+from fedaux_pl.lightning import pl
 
 _PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 _STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # of a round

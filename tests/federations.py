@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import FedAvg
@@ -10,6 +9,7 @@ from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.data import Digits, Examples, FederatedDataModule, Source
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
+from fedaux_pl.lightning import pl
 from fedaux_pl.models import create_model
 
 SMALL = {"width": 0.125}

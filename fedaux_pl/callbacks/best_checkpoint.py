@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import ModelCheckpoint
-
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.lightning import ModelCheckpoint, pl
 
 METRIC = "val/accuracy"
 

@@ -1,8 +1,7 @@
 """The hooks of a federation, in addition to those of Lightning."""
 
-import pytorch_lightning as pl
-
 from fedaux_pl.callbacks.run_view import RunView
+from fedaux_pl.lightning import pl
 
 
 class FederationCallback(pl.Callback):

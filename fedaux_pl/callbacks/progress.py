@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
-import pytorch_lightning as pl
-from pytorch_lightning.callbacks import ProgressBar
 from tqdm import tqdm  # type: ignore[import-untyped]
+
+from fedaux_pl.lightning import ProgressBar, pl
 
 LONG_STAGE = 10.0  # minimum seconds of a stage for a printed line
 INTERVAL = 0.2  # minimum seconds between two drawings of the bars of stages

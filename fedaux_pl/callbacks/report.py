@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytorch_lightning as pl
 from PIL import Image
-from pytorch_lightning.loggers import Logger, TensorBoardLogger
-from pytorch_lightning.trainer.states import TrainerFn
 
 from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
@@ -29,6 +26,7 @@ from fedaux_pl.files import (
     write_json_atomically,
     write_text_atomically,
 )
+from fedaux_pl.lightning import Logger, TensorBoardLogger, TrainerFn, pl
 from fedaux_pl.scoring.plan import first_step
 
 if TYPE_CHECKING:

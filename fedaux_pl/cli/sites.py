@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pytorch_lightning.cli import LightningArgumentParser
-
 from fedaux_pl.cli.client_option import ClientModel
 from fedaux_pl.cli.export import is_used, write_client_model
 from fedaux_pl.errors import ConfigurationError, did_you_mean, is_count
+from fedaux_pl.lightning import LightningArgumentParser
 from fedaux_pl.models.saved_models import CONFIG
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, Site

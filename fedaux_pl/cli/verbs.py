@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.cli import LightningArgumentParser
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedaux_pl.benchmark import (
     MeasuredData,
@@ -30,6 +27,7 @@ from fedaux_pl.federation.given_h0 import file_in
 from fedaux_pl.federation.role import LearnH0
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.lightning import LightningArgumentParser, MisconfigurationException, SIGTERMException
 from fedaux_pl.models import save_backbone
 from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of

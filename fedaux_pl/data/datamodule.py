@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.functional import balanced_weights, derive_seed
+from fedaux_pl.lightning import pl
 
 
 class FederatedDataModule(pl.LightningDataModule):

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError
 from fedaux_pl.files import create_secret, state_folder
+from fedaux_pl.lightning import rank_zero_warn
 
 KEY_FILE = "fingerprint.key"
 _KEY_BYTES = 32

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
@@ -20,6 +19,7 @@ from fedaux_pl.functional import (
     shard_partition,
     unequal_partition,
 )
+from fedaux_pl.lightning import rank_zero_warn
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from pytorch_lightning.utilities import rank_zero_only
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
+from fedaux_pl.lightning import rank_zero_only
 
 FileState = tuple[int, int, int]
 """Of a file, see ``file_state``."""

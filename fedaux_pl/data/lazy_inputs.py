@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
+
+from fedaux_pl.lightning import rank_zero_info
 
 Memory = Literal["device", "host", "disk"]
 """Where inputs stay: on the device, in host memory, or in the files that they are read from."""

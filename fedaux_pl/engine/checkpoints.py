@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.plugins import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
-from pytorch_lightning.utilities import rank_zero_warn
 
 from fedaux_pl._version import __version__
 from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.files import check_archive, write_atomically
+from fedaux_pl.lightning import TorchCheckpointIO, rank_zero_warn
 
 FORMAT = 6
 """The format of a federation's checkpoints, since 0.10; others are refused."""

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -16,6 +15,7 @@ from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, pr
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.lightning import pl
 from fedaux_pl.modules import GradientNoise
 from fedaux_pl.modules.optimizers import OptimizedModule
 

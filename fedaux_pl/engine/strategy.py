@@ -2,11 +2,14 @@
 
 import signal
 
-import pytorch_lightning as pl
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy, StrategyRegistry
-from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
-from pytorch_lightning.trainer.states import TrainerFn
-
+from fedaux_pl.lightning import (
+    DDPStrategy,
+    SingleDeviceStrategy,
+    StrategyRegistry,
+    TrainerFn,
+    _SubprocessScriptLauncher,
+    pl,
+)
 from fedaux_pl.processes import Processes
 
 

@@ -4,12 +4,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning import callbacks as lightning_callbacks
-from pytorch_lightning.accelerators import MPSAccelerator
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from fedaux_pl.algorithms import Algorithm
@@ -23,6 +18,16 @@ from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, is
 from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.functional import sample_clients
+from fedaux_pl.lightning import (
+    PACKAGE,
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    MPSAccelerator,
+    pl,
+    rank_zero_warn,
+)
+from fedaux_pl.lightning import callbacks as lightning_callbacks
 from fedaux_pl.models import check_model, options_of
 from fedaux_pl.modules.classifier_module import TrainedPart
 
@@ -237,7 +242,7 @@ def _check_callbacks(
                 "optimizer, which a federation does not have: leave it out"
             )
     packages = {type(callback).__module__.partition(".")[0] for callback in callbacks}
-    if not packages <= {"pytorch_lightning", "fedaux_pl"}:
+    if not packages <= {PACKAGE.partition(".")[0], "fedaux_pl"}:
         return  # a callback of the user can log metrics of its own
     better = {"accuracy": True, **{f"accuracy/{name}": True for name in architectures}, **further}
     names = list(better)

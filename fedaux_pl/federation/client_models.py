@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import pytorch_lightning as pl
-from pytorch_lightning.accelerators import MPSAccelerator
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -16,6 +14,7 @@ from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.errors import ConfigurationError, counted, did_you_mean
 from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.lightning import MPSAccelerator, pl
 
 if TYPE_CHECKING:
     from fedaux_pl.federation.federation import Federation

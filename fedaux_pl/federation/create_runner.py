@@ -5,10 +5,9 @@ import os
 from importlib.util import find_spec
 from typing import Literal, get_args
 
-import pytorch_lightning as pl
-
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.lightning import pl
 
 Acceleration = Literal["auto", "off"]
 _VARIABLE = "FEDAUX_PL_ACCELERATION"

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
@@ -41,6 +40,7 @@ from fedaux_pl.functional import (
     subset_size,
 )
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.lightning import TrainerFn
 from fedaux_pl.models import load_backbone
 from fedaux_pl.scoring import ReleasedHead
 

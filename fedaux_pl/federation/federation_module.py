@@ -8,11 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities import move_data_to_device
-from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from fedaux_pl._version import __version__
@@ -43,6 +39,7 @@ from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.lightning import Callback, LightningModule, TrainerFn, move_data_to_device
 from fedaux_pl.models import check_imported
 from fedaux_pl.models.classifier import is_composition
 from fedaux_pl.modules.batch_checks import first_entry
@@ -57,7 +54,7 @@ from fedaux_pl.scoring.secure_sums import check_sums
 OptimizerState = Literal["reset", "carry"]
 
 
-class FederationModule(pl.LightningModule):
+class FederationModule(LightningModule):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
     pool: ClientPool

@@ -4,10 +4,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.federation.evaluation_metrics import ACCURACY
+from fedaux_pl.lightning import pl
 
 _LOSSES = ("client_loss/mean", "distillation_loss/")  # what callbacks may monitor, as accuracies
 

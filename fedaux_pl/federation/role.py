@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pytorch_lightning as pl
-
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.lightning import pl
 
 if TYPE_CHECKING:  # a federation has a role
     from fedaux_pl.federation.federation import Federation

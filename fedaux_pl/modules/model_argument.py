@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 from torch import nn
 
+from fedaux_pl.lightning import pl
 from fedaux_pl.models import create_model
 
 _NOT_SAVED = "not saved: "

@@ -7,13 +7,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torchmetrics.aggregation import MeanMetric
 
 from fedaux_pl.errors import check_setting, is_fraction, is_positive
+from fedaux_pl.lightning import LightningModule
 from fedaux_pl.modules.model_argument import save_arguments
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars"]
@@ -98,7 +98,7 @@ class MeanLoss(MeanMetric):
         return super()._apply(lambda tensor: fn(tensor).to(tensor.dtype), exclude_state)
 
 
-class OptimizedModule(pl.LightningModule):
+class OptimizedModule(LightningModule):
     """A LightningModule with one optimizer, which logs its mean training loss.
 
     ``model`` and ``plain``, values in place of the subclass's arguments, are for checkpoints.

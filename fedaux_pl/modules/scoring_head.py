@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torchmetrics.classification import BinaryAUROC
@@ -19,6 +18,7 @@ from torchmetrics.functional.classification import binary_auroc
 
 from fedaux_pl.errors import PrivacyError, check_setting
 from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.lightning import LightningModule
 from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
@@ -37,7 +37,7 @@ from fedaux_pl.scoring import (
 from fedaux_pl.scoring.scorers import check_converged
 
 
-class ScoringHead(pl.LightningModule):
+class ScoringHead(LightningModule):
     """Fits, releases and applies the scoring head of one client.
 
     Training batches are (inputs, membership): membership is 1 for the client's own samples D_i and

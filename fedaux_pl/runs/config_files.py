@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pytorch_lightning.utilities import rank_zero_only
 
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, did_you_mean
+from fedaux_pl.lightning import OTHER_PACKAGE, PACKAGE, VARIABLE, rank_zero_only
 
 FOLDER = Path(__file__).parents[1] / "configs"
 BEGAN_IN = "# relative paths are below "
@@ -57,7 +57,8 @@ def complete_configs(args: Sequence[str]) -> list[str]:
 def _read(path: Path) -> dict[str, Any]:
     """Read a configuration file; raise a ConfigurationError that names it."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except UnicodeDecodeError as error:
         problem = f"config: {path} is not valid YAML: it is not a text file"
         raise ConfigurationError(problem) from error
@@ -68,6 +69,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"config: {path}: got {str(content)[:40]!r}; expected options such as `model: "
             "{participation: 0.4}`"
+        )
+    if re.search(rf"class_path: {re.escape(OTHER_PACKAGE)}\.", text):
+        raise ConfigurationError(
+            f"config: {path} names classes of {OTHER_PACKAGE}, and this process uses {PACKAGE}: "
+            f"set the environment variable {VARIABLE}={OTHER_PACKAGE}"
         )
     return content
 

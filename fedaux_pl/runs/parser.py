@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pytorch_lightning as pl
 from jsonargparse import Namespace
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.accelerators import MPSAccelerator
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
-from pytorch_lightning.utilities import rank_zero_only
 
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.progress import FederationProgress
@@ -33,6 +27,18 @@ from fedaux_pl.engine.checkpoints import (
 from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.checks import PRECISION_ALIASES, PRECISIONS, check_trainer
+from fedaux_pl.lightning import (
+    PACKAGE,
+    Callback,
+    LightningArgumentParser,
+    LightningCLI,
+    MisconfigurationException,
+    ModelCheckpoint,
+    MPSAccelerator,
+    ProgressBar,
+    pl,
+    rank_zero_only,
+)
 from fedaux_pl.runs.config_files import complete_configs
 from fedaux_pl.runs.messages import clarify
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
@@ -122,7 +128,7 @@ class FederationCLI(LightningCLI):
     ) -> None:
         # Lightning uses a deprecated function of torch, and advertises a product at every start.
         warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
-        logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_not_tip)
+        logging.getLogger(f"{PACKAGE}.utilities.rank_zero").addFilter(_is_not_tip)
         threading.excepthook = _report_failure
         # For class paths in the user's folder; last, so that it hides no package. Verbs that take
         # class paths from a checkpoint (predict, export) import what --import names only.

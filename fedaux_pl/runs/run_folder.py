@@ -8,17 +8,20 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 from jsonargparse import Namespace
-from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.loggers.logger import DummyExperiment  # type: ignore[attr-defined]
 
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import SCRATCH, locked, write_text_atomically
+from fedaux_pl.lightning import (
+    DummyExperiment,
+    LightningArgumentParser,
+    ModelCheckpoint,
+    SaveConfigCallback,
+    TensorBoardLogger,
+    pl,
+)
 from fedaux_pl.runs.config_files import BEGAN_IN
 
 _LOCK = ".lock"

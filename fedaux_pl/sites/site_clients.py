@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import Update
@@ -22,6 +21,7 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.lightning import pl
 from fedaux_pl.models import backbone_state, of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of

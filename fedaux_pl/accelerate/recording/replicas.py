@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
-import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -34,6 +33,7 @@ from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.optimizer_state import restore, set_lr
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
+from fedaux_pl.lightning import pl
 from fedaux_pl.models.encoder import Encoder
 
 

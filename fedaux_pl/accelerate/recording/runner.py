@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from fedaux_pl.engine.inference import (
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.engine.stage import Batches, DoneHook, EpochHook, Job, StageResult, StageRunner
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.lightning import pl
 from fedaux_pl.models.adapted_network import AdaptedNetwork
 
 _log = logging.getLogger(__name__)

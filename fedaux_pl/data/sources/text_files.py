@@ -138,8 +138,8 @@ class TextFiles(TextSource):
         path: str | Path,
         test_path: str | Path | None = None,
         validation_path: str | Path | None = None,
-        layout: TextLayout = TextLayout(),  # noqa: B008 - frozen
-        draw: TextDraw = TextDraw(),  # noqa: B008 - frozen
+        layout: TextLayout = TextLayout(),
+        draw: TextDraw = TextDraw(),
         tokenizer: str | Path | None = None,
         max_length: int = 128,
     ) -> None:

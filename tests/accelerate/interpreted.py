@@ -23,6 +23,7 @@ from triton.runtime import interpreter
 _patch = interpreter._patch_lang_tensor
 _np_dtype = cache(interpreter._get_np_dtype)
 _dot = interpreter.InterpreterBuilder.create_dot
+_binary_op = interpreter.InterpreterBuilder.binary_op
 _init_block = tl.block_type.__init__
 _blocks = {}  # attributes by the name of the element type and the shape
 
@@ -49,6 +50,18 @@ def _patch_builtin(module, builder, scope):
 def _get_np_dtype(dtype):
     """Triton makes a table of all dtypes in each operation."""
     return np.dtype(np.uint64) if dtype.scalar.is_ptr() else _np_dtype(dtype.scalar)
+
+
+def _compare_to_bools(self, lhs, rhs, operation):
+    """Make masks ``tl.int1``, as the compiler does.
+
+    Triton takes the result of a comparison for its operands' type. So it would spread a condition
+    of a whole program over a block as integers, which are no mask: Triton 3.9 refuses them.
+    """
+    result = _binary_op(self, lhs, rhs, operation)
+    if result.data.dtype == np.bool_:
+        result.dtype = tl.int1
+    return result
 
 
 def _dot_of_bfloat16(self, a, b, *options):
@@ -82,6 +95,7 @@ def _create_tensor(self, handle, kind):
 interpreter._patch_lang_tensor = _patch_for_numpy
 interpreter._patch_builtin = _patch_builtin
 interpreter._get_np_dtype = _get_np_dtype
+interpreter.InterpreterBuilder.binary_op = _compare_to_bools
 interpreter.InterpreterBuilder.create_dot = _dot_of_bfloat16
 # as on GPUs, where these two return the number if the other operand is NaN
 for _name, _operation in (("create_maxnumf", np.fmax), ("create_minnumf", np.fmin)):

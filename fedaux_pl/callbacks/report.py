@@ -15,6 +15,7 @@ from PIL import Image
 from fedaux_pl.callbacks import client_results, pages, run_figures
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.notes import RunNotes
+from fedaux_pl.callbacks.privacy_table import format_guarantees
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.cache import is_off
@@ -27,7 +28,6 @@ from fedaux_pl.files import (
     write_text_atomically,
 )
 from fedaux_pl.lightning import Logger, TensorBoardLogger, TrainerFn, pl
-from fedaux_pl.scoring.plan import first_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,16 +98,11 @@ class FederationReport(FederationCallback):
         folder = self._folder(trainer)
         if not trainer.is_global_zero:
             return
-        if federation.plan:
-            step = first_step(federation.plan)
-            print(f"clients release {step.scorer} of {step.scoring.feature_map}")
-        lines = federation.privacy()
-        for line in lines:
-            print(f"privacy: {line}")
+        print(format_guarantees(federation.guarantees()))
         self._print_notes(federation)
         texts = {
             "about this run": pages.describe_run(federation, self._pretrained),
-            "privacy": "\n".join(f"- {line}" for line in lines),
+            "privacy": pages.describe_privacy(federation),
         }
         if rows := run_figures.top_texts(federation):
             texts["certainty/top_texts"] = client_results.as_markdown(

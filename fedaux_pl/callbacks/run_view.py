@@ -9,6 +9,7 @@ from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.source import Examples
 from fedaux_pl.scoring import ReleasedHead
+from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.plan import Plan
 
 
@@ -63,6 +64,9 @@ class RunView(Protocol):
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none."""
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the same as the rows of a table."""
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that determine the result, as plain values."""

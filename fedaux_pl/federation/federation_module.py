@@ -32,7 +32,7 @@ from fedaux_pl.federation.create_runner import Acceleration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, all_given_h0, check_names
-from fedaux_pl.federation.guarantees import describe_guarantees
+from fedaux_pl.federation.guarantees import describe_guarantees, tabulate_guarantees
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.private_updates import check_private_updates
 from fedaux_pl.federation.role import Role
@@ -47,6 +47,7 @@ from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
+from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
 from fedaux_pl.scoring.released_heads import pack, unpack
 from fedaux_pl.scoring.secure_sums import check_sums
@@ -377,6 +378,10 @@ class FederationModule(LightningModule):
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
         return describe_guarantees(self)
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return what ``privacy`` says as rows: what leaves a client, its guarantee, its cost."""
+        return tabulate_guarantees(self)
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
         """Return how the model of a client, or of any, differs from the server's; empty if not."""

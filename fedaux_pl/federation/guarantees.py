@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from fedaux_pl.federation.private_updates import describe_updates, steps_of_clients
+from fedaux_pl.federation.private_updates import (
+    describe_updates,
+    steps_of_clients,
+    tabulate_updates,
+)
+from fedaux_pl.scoring.guarantee import Guarantee, tabulate_releases
+from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import IN_THE_CLEAR, describe_all, describe_privacy
 
 if TYPE_CHECKING:  # a federation has guarantees
@@ -22,32 +28,73 @@ def describe_guarantees(federation: "FederationModule") -> list[str]:
         has_more = federation.holds_out or notes or _uses_training_data(federation)
         besides = "and what the next line says" if has_more else ""
         lines = describe_all(federation.all_heads, scoring, federation.total_cost, besides)
-    lines += [f"NOT private: {what}" for what in _list_unprotected(federation)]
+    lines += [f"NOT private: {what}" for what in _list_unprotected(federation).values()]
     return [*lines, *notes]
 
 
-def _list_unprotected(federation: "FederationModule") -> list[str]:
-    """Return what has no guarantee besides releases and updates."""
+def tabulate_guarantees(federation: "FederationModule") -> list[Guarantee]:
+    """Return the same as a table: a row for each kind of message that leaves a client."""
+    algorithm = federation.algorithm
+    scoring = algorithm.scoring
+    rows = []
+    if scoring is not None:
+        feature_map = scoring.feature_map
+        if federation.plan:
+            feature_map = first_step(federation.plan).scoring.feature_map
+        total = federation.total_cost
+        rows += tabulate_releases(federation.all_heads, scoring, feature_map, total)
+    if scoring is not None and not algorithm.trains_clients:
+        rows.append(Guarantee("once: the number of its records", "none, it counts as public", "-"))
+    else:
+        rows += _tabulate_updates(federation)
+    rows += [Guarantee(sent) for sent in _list_unprotected(federation)]
+    return [*rows, *federation.role.unprotected]
+
+
+def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
+    """Return what has no guarantee besides releases and updates: a row's text, and a sentence."""
     algorithm = federation.algorithm
     saved = "which the server's checkpoint holds"
     held_out = "the validation data that clients hold out"
-    unprotected = []
+    unprotected = {}
     if federation.carry:
-        unprotected.append(
+        unprotected["every round: the state of its optimizer"] = (
             f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
         )
     if federation.holds_out:
-        unprotected.append(f"the accuracies on {held_out}, and the choice of a round by them")
+        unprotected["every round: its accuracy on data that it holds out"] = (
+            f"the accuracies on {held_out}, and the choice of a round by them"
+        )
         if algorithm.remember:
-            unprotected.append(f"the clients' logits on {held_out}, {saved}")
+            unprotected["every round: its logits on data that it holds out"] = (
+                f"the clients' logits on {held_out}, {saved}"
+            )
         if federation.is_voted:
-            unprotected.append(f"the clients' votes by {held_out}, which choose the models")
+            unprotected["every round: its vote by data that it holds out"] = (
+                f"the clients' votes by {held_out}, which choose the models"
+            )
     if _uses_training_data(federation):
-        unprotected.append("the metrics by client, which depend on the training data of each")
+        unprotected["every round: metrics that depend on its training data"] = (
+            "the metrics by client, which depend on the training data of each"
+        )
     if algorithm.has_payload or federation.carried.client_states:
         sent = "what clients send besides their weights and what they keep between rounds"
-        unprotected.append(f"{sent}, {saved}")
+        unprotected["every round: more than its weights, and what it keeps"] = f"{sent}, {saved}"
     return unprotected
+
+
+def _tabulate_updates(federation: "FederationModule") -> list[Guarantee]:
+    """Return the rows of what clients send in every round."""
+    if not federation.algorithm.sends_weights:
+        return [Guarantee("every round: its predictions on public data and its training loss")]
+    if federation.local.privacy is None:
+        return [Guarantee("every round: its model and its training loss")]
+    return tabulate_updates(
+        federation.local,
+        rounds=federation.trainer.max_epochs or -1,
+        scoring=federation.algorithm.scoring,
+        secret=federation.role.secret_updates,
+    )
 
 
 def _describe_updates(federation: "FederationModule") -> list[str]:

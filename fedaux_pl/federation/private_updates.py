@@ -9,6 +9,7 @@ from fedaux_pl.federation.client_models import has_batchnorm
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.functional import SampledGaussian, noise_multiplier
 from fedaux_pl.scoring import Scoring
+from fedaux_pl.scoring.guarantee import SIMULATED, Guarantee
 from fedaux_pl.scoring.released_heads import conditions_of
 
 if TYPE_CHECKING:
@@ -122,9 +123,27 @@ def describe_updates(
             "whose ledger counts them, and no training loss is sent"
         ]
     return [
-        f"simulated: {sent}, would with secret draws be {cost}. Here batches and noise come from "
+        f"simulated: with secret draws, {sent}, would be {cost}. Here batches and noise come from "
         "the seed of the run and protect nothing; real sites draw them from the operating system",
         "NOT private: the training losses, which a simulation shows and real sites do not send",
+    ]
+
+
+def tabulate_updates(
+    local: LocalTraining, rounds: int, scoring: Scoring | None, secret: bool
+) -> list[Guarantee]:
+    """Return the rows about private updates; ``secret`` at real sites."""
+    privacy = local.privacy
+    assert privacy is not None  # noqa: S101 - for mypy
+    what = "its updates" if scoring is None else "its releases and its updates"
+    sent = f"in all: {what} in {counted(rounds, 'round')}, by DP-SGD"
+    cost = f"({privacy.epsilon:g}, {privacy.delta:g})"
+    cost += "" if scoring is None else conditions_of(scoring.privacy)
+    if secret:
+        return [Guarantee(sent, "private", cost)]
+    return [
+        Guarantee(sent, SIMULATED, f"with secret draws {cost}"),
+        Guarantee("every round: its training loss (not at real sites)"),
     ]
 
 

@@ -8,6 +8,7 @@ from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.lightning import pl
+from fedaux_pl.scoring.guarantee import Guarantee
 
 if TYPE_CHECKING:  # a federation has a role
     from fedaux_pl.federation.federation import Federation
@@ -23,6 +24,7 @@ class Role:
     announces_duration = True
     secret_updates: bool = False  # whether draws of private updates come from the system
     privacy_notes: Sequence[str] = ()  # what else leaves the clients, a sentence each
+    unprotected: Sequence[Guarantee] = ()  # the same as rows of the table of guarantees
 
     def check(self, trainer: pl.Trainer) -> None:
         """Raise a ConfigurationError if the role does not fit the Trainer."""

@@ -103,6 +103,8 @@ class FeatureMap(ABC):
 
     uses_auxiliary: ClassVar[bool] = True
     """Whether ``fit`` uses the features; if not, D_aux is no part of the key of a release."""
+    adjective: ClassVar[str] = "mapped"
+    """What the features are called after the map, for the log: "the mean of its ... features"."""
 
     @abstractmethod
     def fit(self, features: Tensor) -> PublicMap:
@@ -114,6 +116,7 @@ class Identity(FeatureMap):
     """Features as h_0 gives them, as in the paper."""
 
     uses_auxiliary = False
+    adjective = ""
 
     def fit(self, features: Tensor) -> PublicMap:
         """Return the identity."""
@@ -123,6 +126,8 @@ class Identity(FeatureMap):
 @dataclass(frozen=True)
 class Centered(FeatureMap):
     """Features minus their public mean."""
+
+    adjective = "centered"
 
     def fit(self, features: Tensor) -> PublicMap:
         """Compute the public mean."""
@@ -146,6 +151,8 @@ class Whitened(FeatureMap):
         >>> public_map.project(features).var(dim=0, correction=0)
         tensor([1.0000, 1.0000, 1.0000, 1.0000], dtype=torch.float64)
     """
+
+    adjective: ClassVar[str] = "whitened"
 
     dimensions: int | None = None
     whitening: float | None = None

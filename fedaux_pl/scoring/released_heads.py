@@ -101,17 +101,19 @@ def describe_privacy(
     ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together,
     ``updates`` are the sentences about the rounds.
     """
-    releases = _most_noise(heads)
+    releases = most_noise(heads)
     secure = None if privacy is None else privacy.secure
     has_pins = secure is not None and bool(secure.pins)
     lines = [_describe(release, has_pins) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
         simulated = any(release.simulated for release in releases)
-        would = "would with secret noise " if simulated else ""
+        noise = "with secret noise, " if simulated else ""
+        would = "would " if simulated else ""
         lines.append(
-            f"the releases of each client {would}together cost (epsilon {privacy.epsilon:g}, delta "
-            f"{privacy.delta:g}){conditions_of(privacy)}, by exact composition"
+            f"{noise}the releases of each client {would}together cost (epsilon "
+            f"{privacy.epsilon:g}, delta {privacy.delta:g}){conditions_of(privacy)}, by exact "
+            "composition"
         )
     lines += [] if total is None else [total.describe()]
     return [*lines, *updates]
@@ -142,7 +144,7 @@ def _describe_total(heads: Sequence[ReleasedHead], scoring: Scoring) -> str:
     if privacy.epsilon is None or any(head.release.flaw for head in heads):
         return ", WITHOUT any guarantee"
     simulated = any(head.release.simulated for head in heads)
-    is_private = "would with secret noise be" if simulated else "is"
+    is_private = "with secret noise would be" if simulated else "is"
     text = f", which {is_private} (epsilon {privacy.epsilon:g}, delta {privacy.delta:g})-private"
     text += conditions_of(privacy)
     shares = scoring.scorer.shares
@@ -165,7 +167,7 @@ def conditions_of(privacy: Privacy) -> str:
     return " under the conditions of the sum" if privacy.secure else ""
 
 
-def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
+def most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
     """Return one release of each kind: that of the client with the largest sigma."""
     kinds: dict[Release, Release] = {}
     for release in (head.release for head in heads):
@@ -177,7 +179,7 @@ def _most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
 
 def _describe(release: Release, has_pins: bool) -> str:
     is_sum = release.summands > 1
-    subject = f"the release of {release.what} by each client"
+    subject = f"each client's release ({release.what})"
     if is_sum:
         subject = f"the sum over {release.summands} clients of {release.what}"
     if release.mechanism == "none":
@@ -185,8 +187,9 @@ def _describe(release: Release, has_pins: bool) -> str:
     guarantee = f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private"
     if release.flaw:
         return f"NOT private: {subject} claims to be {guarantee}, but is not: {release.flaw}"
-    is_private = "would with secret noise be" if release.simulated else "is"
-    text = f"{subject} {is_private} {guarantee}"
+    text = f"{subject} is {guarantee}"
+    if release.simulated:
+        text = f"with secret noise, {subject} would be {guarantee}"
     if is_sum:
         text += (
             f" if at least {release.summands - release.colluders} of them add their noise and show "

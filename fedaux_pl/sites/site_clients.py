@@ -24,6 +24,7 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import pl
 from fedaux_pl.models import backbone_state, of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import send_final_models
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # it needs an optional package
 _RETRY = 2.0  # seconds before sites are asked again
 _STAGES = {"prepare": "releases", "train": "clients"}
 _ANSWERS = {"evaluate": "metrics", "vote": "votes"}
+_UNLESS_NOISY = ("NOT private, unless it adds noise", "unlimited; with noise, by its ledger")
 _T = TypeVar("_T")
 
 
@@ -96,7 +98,12 @@ class SiteServer(Role):
         self.sites = sites
         self.secret_updates = federation.local.privacy is not None and not sites.rehearsal
         notes = []
+        unprotected = []
         if sites.evaluate:
+            told = "if it allows it: its metrics on test data of its own"
+            if federation.batchnorm_statistics == "own":
+                told += ", by BatchNorm statistics of its training data"
+            unprotected.append(Guarantee(told, *_UNLESS_NOISY))
             notes.append(
                 "NOT private: what sites tell about the models on test data of their own, except "
                 "an accuracy with noise (fedaux-pl sites status says whose), counted by its ledger"
@@ -107,11 +114,14 @@ class SiteServer(Role):
                     "their own BatchNorm statistics"
                 )
         if federation.is_voted:
+            told = "if it allows it: its vote by validation data of its own"
+            unprotected.append(Guarantee(told, *_UNLESS_NOISY))
             notes.append(
                 "NOT private: the votes of sites by validation data of their own, except with "
                 "noise, counted by its ledger"
             )
         self.privacy_notes = notes
+        self.unprotected = unprotected
 
     def check(self, trainer: pl.Trainer) -> None:
         """Raise a ConfigurationError if a callback monitors what sites may stop to tell."""

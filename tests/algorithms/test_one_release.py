@@ -21,6 +21,7 @@ from fedaux_pl.scoring import (
     Step,
     Whitened,
 )
+from fedaux_pl.scoring.guarantee import Guarantee
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
@@ -68,7 +69,7 @@ def test_private_data_are_read_for_the_release_only_and_only_it_is_sent(
 def test_all_that_leaves_a_client_is_said(kind, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     simulated = run(tmp_path, method(kind, epsilon=0.5), 0).privacy()
-    assert "would with secret noise be (epsilon 0.5, delta 1e-05)-private" in simulated[-1]
+    assert "with secret noise would be (epsilon 0.5, delta 1e-05)-private" in simulated[-1]
     [*_, last] = run(tmp_path, method(kind, epsilon=0.5, secret=True), 0).privacy()
     assert last.startswith("all that leaves a client: one release of ")
     assert "which is (epsilon 0.5, delta 1e-05)-private" in last
@@ -78,7 +79,11 @@ def test_all_that_leaves_a_client_is_said(kind, tmp_path, monkeypatch, capsys):
     fit(tmp_path, held, 0, split(3, validation_fraction=0.2))
     assert held.privacy()[-1].startswith("NOT private: the accuracies on the validation data")
     assert "and what the next line says" in held.privacy()[-2]
-    assert f"privacy: {last}" in capsys.readouterr().out
+    rows = held.guarantees()
+    number = "once: the number of its records"
+    assert rows[-2] == Guarantee(number, "none, it counts as public", "-")
+    assert rows[-1] == Guarantee("every round: its accuracy on data that it holds out")
+    assert number in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")

@@ -122,7 +122,9 @@ def test_curve_summary_and_tensorboard(finished):
     text = text_of(pages, "privacy")
     for line in federation.privacy():
         assert line in text
-        assert f"privacy: {line}" in printed
+    for row in federation.guarantees():
+        assert f"| {row.sent} | {row.guarantee} | {row.cost} |" in text
+        assert row.sent in printed
 
 
 def test_a_method_without_scores_has_no_pages_of_them(finished):
@@ -344,7 +346,7 @@ def test_numbers_that_json_does_not_have(tmp_path):
         assert next(csv.DictReader(file))["client_loss/mean"] == "nan"
 
 
-WOULD_BE = "its scoring head by each client would with secret noise be (epsilon 0.5, delta"
+WOULD_BE = "each client's release (its scoring head) would be (epsilon 0.5, delta"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ WOULD_BE = "its scoring head by each client would with secret noise be (epsilon 
         (
             {"epsilon": 0.5, "secret": True},
             [
-                "each client is (epsilon 0.5, delta 1e-05)-private",
+                "each client's release (its scoring head) is (epsilon 0.5, delta 1e-05)-private",
                 "has at most 1 release about a record of these",
             ],
         ),
@@ -372,6 +374,26 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options,
     assert lines[-1].startswith("NOT private: the model updates and training losses that clients")
     private = any(re.search(r"is \(epsilon .*\)-private", line) for line in lines)
     assert private is options.get("secret", False)
+
+
+def test_the_lines_before_the_first_round(tmp_path, capsys):
+    """The table has three lines where clients make one release, and no repr of an object."""
+    mean = FedAUX(feature_map=Whitened(dimensions=8, whitening=0.5), privacy=Privacy(1.0))
+    reported(tmp_path, create(mean), 1, FederationReport(images=False))
+    lines = capsys.readouterr().out.splitlines()
+    header = next(number for number, line in enumerate(lines) if "what leaves a client" in line)
+    table = [re.split(" {2,}", line) for line in lines[header : header + 3]]
+    assert table == [
+        ["what leaves a client (docs/privacy.md)", "guarantee", "cost (epsilon, delta)"],
+        [
+            "once: the mean of its whitened features (8 dimensions)",
+            "NOT private (simulated noise)",
+            "with secret noise (1, 1e-05)",
+        ],
+        ["every round: its model and its training loss", "NOT private", "unlimited"],
+    ]
+    assert not any("Mean()" in line or line.startswith("privacy:") for line in lines)
+    assert Path("docs/privacy.md").is_file()
 
 
 def test_carried_optimizer_states_are_not_private(tmp_path):

@@ -27,6 +27,7 @@ from fedaux_pl.functional import (
 )
 from fedaux_pl.functional.seeds import isolated_rng
 from fedaux_pl.scoring import Privacy
+from fedaux_pl.scoring.guarantee import NOT_PRIVATE, SIMULATED
 from tests.federations import assert_same, create, fit, split, weights
 
 PRIVACY = UpdatePrivacy(epsilon=4.0, delta=1e-5, clip_norm=0.5)
@@ -112,14 +113,18 @@ def test_the_notes_say_what_the_run_costs(tmp_path, capsys):
     federation = run(tmp_path, FedAUX(privacy=Privacy(1.0)))
     lines = federation.privacy()
     assert lines[1].startswith(
-        "simulated: all that leaves a client, its releases and its updates in 2 rounds, would with "
-        "secret draws be (epsilon 4, delta 1e-05)-private by DP-SGD: gradients of single records "
+        "simulated: with secret draws, all that leaves a client, its releases and its updates in 2 "
+        "rounds, would be (epsilon 4, delta 1e-05)-private by DP-SGD: gradients of single records "
         "clipped to norm 0.5, noise of "
     )
     assert "protect nothing" in lines[1]
     assert lines[2].startswith("NOT private: the training losses")
     assert len(lines) == 3
-    assert f"privacy: {lines[1]}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "in all: its releases and its updates in 2 rounds, by" in printed
+    assert "with secret draws (4, 1e-05)" in printed
+    assert "every round: its training loss (not at real sites)" in printed
+    assert [row.guarantee for row in federation.guarantees()] == [SIMULATED, SIMULATED, NOT_PRIVATE]
     plain = run(tmp_path, FedAvg(), rounds=1).privacy()
     assert "a client, its updates in 1 round," in plain[0]
     assert "updates and training losses" not in "".join(plain)

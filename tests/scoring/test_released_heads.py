@@ -23,9 +23,7 @@ def test_the_release_and_the_largest_noise_with_its_sensitivity():
     mean = paper_scoring(scorer=Mean(), epsilon=0.5)
     line, updates = describe_privacy([release(0, mean), release(1, mean, 10)])
     guarantee = "is (epsilon 0.5, delta 1e-05)-private: analytic Gaussian mechanism"
-    assert line.startswith(
-        f"the release of the mean of its feature rows by each client {guarantee}"
-    )
+    assert line.startswith(f"each client's release (the mean of its feature rows) {guarantee}")
     sigma = release(1, mean, 10).release.sigma
     assert line.endswith(f" {sigma:.4g} at sensitivity 0.2 (the largest of all clients)")
     assert updates == UPDATES
@@ -33,14 +31,16 @@ def test_the_release_and_the_largest_noise_with_its_sensitivity():
 
 def test_seeded_noise_is_never_called_private():
     line, _ = describe_privacy([release(0, paper_scoring(), seed=3)])
-    assert line.startswith("simulated: the release of its scoring head by each client would with")
-    assert "would with secret noise be (epsilon 0.1, delta 1e-05)-private" in line
+    assert line.startswith(
+        "simulated: with secret noise, each client's release (its scoring head) would be (epsilon "
+        "0.1, delta 1e-05)-private"
+    )
     assert "protects nothing" in line
 
 
 def test_what_guarantees_nothing_says_so_first():
     exact, _ = describe_privacy([release(0, paper_scoring(epsilon=None))])
-    assert exact == "NOT private: the release of its scoring head by each client has NO noise"
+    assert exact == "NOT private: each client's release (its scoring head) has NO noise"
     flawed = paper_scoring(scorer=Logistic(normalized=False))
     for seed in (None, 3):
         line, _ = describe_privacy([release(0, flawed, seed=seed)])
@@ -77,7 +77,7 @@ SUM = "0.361 for the scores + 0.361 for the head = 0.721 at the same delta)"
 @pytest.mark.parametrize(
     ("options", "seed", "says"),
     [
-        ({"privacy": Privacy(0.5)}, 3, ["which would with secret noise be (epsilon 0.5, ", SUM]),
+        ({"privacy": Privacy(0.5)}, 3, ["which with secret noise would be (epsilon 0.5, ", SUM]),
         ({"privacy": Privacy(0.5)}, None, ["is (epsilon 0.5, delta 1e-05)-private in total", SUM]),
         ({"privacy": Privacy(None)}, None, [", WITHOUT any guarantee; and"]),
         ({"scorer": Logistic(normalized=False, tolerance=1e-6)}, None, ["WITHOUT any guarantee"]),
@@ -101,7 +101,7 @@ def test_the_cost_of_several_releases_is_claimed_only_if_all_hold():
     scoring = paper_scoring(epsilon=0.5)
     for flaw, seed, claim in (
         ("", None, "the releases of each client together cost (epsilon 0.5, delta 1e-05)"),
-        ("", 3, "the releases of each client would with secret noise together cost (epsilon 0.5"),
+        ("", 3, "with secret noise, the releases of each client would together cost (epsilon 0.5"),
         ("a flaw", None, None),
     ):
         first = release(0, scoring, seed=seed)

@@ -1,0 +1,111 @@
+"""What leaves a client, its guarantee and its cost: the rows of the table that a run prints."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedaux_pl.scoring.feature_maps import FeatureMap
+from fedaux_pl.scoring.ledger import PrivacySpent
+from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead
+from fedaux_pl.scoring.released_heads import most_noise
+from fedaux_pl.scoring.scoring import Scoring
+
+NOT_PRIVATE = "NOT private"
+SIMULATED = f"{NOT_PRIVATE} (simulated noise)"
+UNLIMITED = "unlimited"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What one kind of message reveals about the client that sends it.
+
+    Attributes:
+        sent: When it is sent, and what it is.
+        guarantee: Whether it is private.
+        cost: (epsilon, delta), and on which condition.
+    """
+
+    sent: str
+    guarantee: str = NOT_PRIVATE
+    cost: str = UNLIMITED
+
+
+def tabulate_releases(
+    heads: Sequence[ReleasedHead],
+    scoring: Scoring,
+    feature_map: FeatureMap,
+    total: PrivacySpent | None = None,
+) -> list[Guarantee]:
+    """Return a row for each kind of release, one for all kinds together, and the ledger's total.
+
+    ``feature_map`` is that of the plan, in which no option is open; ``total`` is what the ledger
+    has about the records.
+    """
+    privacy = scoring.privacy
+    if not heads:
+        return [Guarantee(f"once: {scoring.scorer.what}", "nothing is released yet", "none so far")]
+    releases = most_noise(heads)
+    rows = []
+    for release in releases:
+        sent = describe_sent(release.what, feature_map, heads)
+        rows.append(_tabulate(release, sent, privacy))
+    attempts = 1 if privacy.secure is None else privacy.secure.attempts
+    is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
+    if (len(releases) > 1 or attempts > 1) and not is_flawed:
+        rows.append(_tabulate_all(releases, privacy))
+    if total is not None:
+        sent = f"all releases about a record in the ledger (at most {total.releases})"
+        cost = f"({total.epsilon:.4g}, {total.delta:g})"
+        is_private = math.isfinite(total.epsilon)
+        rows.append(Guarantee(sent, "private", cost) if is_private else Guarantee(sent))
+    return rows
+
+
+def describe_sent(what: str, feature_map: FeatureMap, heads: Sequence[ReleasedHead]) -> str:
+    """Say what a client releases, with the kind and the dimensions of its features."""
+    mapped = what.replace("feature rows", f"{feature_map.adjective} features".strip())
+    if mapped == what:
+        return what
+    directions = (head.public_map.directions for head in heads)
+    dimensions = sorted({each.shape[1] for each in directions if each is not None})
+    if not dimensions:
+        return mapped
+    return f"{mapped} ({' or '.join(map(str, dimensions))} dimensions)"
+
+
+def _tabulate(release: Release, sent: str, privacy: Privacy) -> Guarantee:
+    """Return the row of one kind of release."""
+    if release.summands > 1:
+        sent += f", in a sum over {release.summands} clients"
+        if privacy.secure is not None and privacy.secure.attempts > 1:
+            sent += f", in up to {privacy.secure.attempts} attempts"
+    sent = f"once: {sent}"
+    if release.mechanism == "none":
+        return Guarantee(sent, f"{NOT_PRIVATE} (no noise)")
+    if release.flaw:
+        return Guarantee(sent, f"{NOT_PRIVATE}: {release.flaw}")
+    cost = f"({release.epsilon:g}, {release.delta:g})"
+    if release.summands > 1:
+        honest = release.summands - release.colluders
+        cost += f" if {honest} of {release.summands} clients are honest"
+        cost += f", ({release.epsilon_alone:.4g}, {release.delta:g}) in any case"
+    return _guarantee(sent, cost, release, privacy)
+
+
+def _tabulate_all(releases: Sequence[Release], privacy: Privacy) -> Guarantee:
+    """Return the row of all releases of a client together."""
+    cost = f"({privacy.epsilon:g}, {privacy.delta:g})"
+    summed = max(releases, key=lambda release: release.summands)
+    if summed.summands > 1:
+        cost += f" if {summed.summands - summed.colluders} of {summed.summands} clients are honest"
+    return _guarantee("all releases of a client together", cost, summed, privacy)
+
+
+def _guarantee(sent: str, cost: str, release: Release, privacy: Privacy) -> Guarantee:
+    """Return a row whose cost holds if its noise is secret."""
+    if release.simulated:
+        return Guarantee(sent, SIMULATED, f"with secret noise {cost}")
+    has_pins = privacy.secure is not None and bool(privacy.secure.pins)
+    if release.summands > 1 and not has_pins:
+        return Guarantee(sent, "private if the server keeps to the protocol (no pins)", cost)
+    return Guarantee(sent, "private", cost)

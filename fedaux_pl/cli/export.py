@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from fedaux_pl._version import __version__
 from fedaux_pl.algorithms import FedBN
 from fedaux_pl.callbacks.client_results import as_markdown
+from fedaux_pl.cli.card_accuracy import Figures, accuracy_rows, find_monitor, find_test_figures
 from fedaux_pl.cli.client_option import ClientModel, add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.errors import ConfigurationError, counted
@@ -87,9 +89,11 @@ def export(args: Sequence[str]) -> Path:
         written.append("model.onnx")
     if "safetensors" in formats:
         written += save_ensemble(output, models, used)
-    card = model_card(federation, written, checkpoint.name, client)
-    write_text_atomically(output / "README.md", card)
     rounds = _last_round(federation)["round"]
+    tested = find_test_figures(checkpoint, federation, int(rounds))
+    monitor = find_monitor(checkpoint, loaded.get("callbacks", {}))
+    card = model_card(federation, written, checkpoint.name, client, tested, monitor)
+    write_text_atomically(output / "README.md", card)
     files = ", ".join([*written, "README.md"])
     print(f"{files}: {output} ({whose}from {checkpoint}, round {rounds:.0f})")
     return output
@@ -147,10 +151,13 @@ def model_card(
     files: Sequence[str],
     checkpoint: str,
     client: ClientModel | None = None,
+    tested: Figures = MappingProxyType({}),
+    monitor: str = "",
 ) -> str:
     """Return a README.md about the models of a checkpoint, given its entry ``federation``.
 
-    It is about the model of a ``client``; None for the server's models.
+    It is about the model of a ``client``; None for the server's models. ``tested`` has the metrics
+    on test data with the same weights, ``monitor`` is the metric by which the round was chosen.
     """
     settings = federation["settings"]
     classes = federation["classes"]
@@ -175,7 +182,7 @@ def model_card(
         ("clients", f"{clients}; {role}"),
         ("private data", f"{data['private']}, {split}"),
         ("auxiliary data", data["auxiliary"] or "none"),
-        ("accuracy", _accuracy(federation, client)),
+        *accuracy_rows(federation, _last_round(federation), tested, monitor, client),
         ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
@@ -231,36 +238,6 @@ def _whose(settings: Mapping[str, Any], client: ClientModel | None) -> str:
     if settings["batchnorm_statistics"] == "own" or settings["local"].get("fine_tuning"):
         return f"the server's, with its BatchNorm statistics and not fine-tuned; {others}"
     return ""
-
-
-def _accuracy(federation: Mapping[str, Any], client: ClientModel | None) -> str:
-    last = _last_round(federation)
-    settings = federation["settings"]
-    if client is not None:
-        return _client_accuracy(last, settings, client)
-    kind, part = ("val/accuracy", "validation") if "val/accuracy" in last else ("accuracy", "test")
-    if kind not in last:
-        return "not measured"
-    text = f"{last[kind]:.2%} on the {part} data of {settings['data']['private']}"
-    names = [name for name in settings["clients"] if f"{kind}/{name}" in last]
-    each = [f"{name} {last[f'{kind}/{name}']:.2%}" for name in names]
-    if len(each) > 1:
-        text += f", by the ensemble ({', '.join(each)} alone)"
-    if settings["batchnorm_statistics"] == "batch":
-        text += ", with the BatchNorm statistics of each batch"
-    return text
-
-
-def _client_accuracy(
-    last: Mapping[str, Any], settings: Mapping[str, Any], client: ClientModel
-) -> str:
-    """Say how accurate the model of a client is, if it was measured with these statistics."""
-    if client.statistics == settings["batchnorm_statistics"]:
-        for prefix, part in (("val/", "validation"), ("", "test")):
-            measured = last.get(f"{prefix}client_accuracy/{client.name}")
-            if measured is not None:
-                return f"{measured:.2%} on the {part} data of {client.name}"
-    return "not measured"
 
 
 def _inline(values: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ def test_own_statistics_can_be_asked_of_a_run_without_them(plain, tmp_path, imag
     folder = tmp_path / "north"
     args = ["last", f"--root={root}", f"--output={folder}", "--client=north", OWN]
     assert main(["export", *args]) == 0
-    assert "| accuracy | not measured |" in (folder / "README.md").read_text()
+    assert "| test accuracy | not measured |" in (folder / "README.md").read_text()
     loaded = load_exported(folder)
     assert loaded.config["batchnorm"] == "running"
     with torch.no_grad():

@@ -116,7 +116,7 @@ def test_the_model_card(run, tmp_path):
         "# FedAUX on FewDigits",
         "| method | FedAUX, 2 rounds |",
         "| private data | FewDigits, split over 3 clients by Dirichlet(alpha = 0.01) |",
-        f"| accuracy | {accuracy:.2%} on the test data of FewDigits, by the ensemble (resnet8 ",
+        f"| test accuracy | {accuracy:.2%} on the test data of FewDigits, by the ensemble (resn",
         *(f"- {line}" for line in federation["privacy"]),
         "load_exported",
     ):

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+import torchvision
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -18,6 +20,21 @@ def load(name):
 
 def test_simclr_alone():
     assert 0 <= load("simclr_alone").main(epochs=1, width=0.125) <= 1
+
+
+def test_simclr_with_a_network_of_torchvision(tmp_path):
+    accuracy = load("simclr_torchvision").main(epochs=1, samples=64, folder=str(tmp_path))
+    assert 0 <= accuracy <= 1
+    weights = torch.load(tmp_path / "resnet18.pt", weights_only=True)
+    expected = torchvision.models.resnet18().state_dict().keys()
+    assert weights.keys() == {name for name in expected if not name.startswith("fc.")}
+
+
+def test_the_student_of_distillation_alone_knows_more_than_its_teachers():
+    torch.manual_seed(0)
+    teachers, student = load("distillation_alone").main(epochs=3, width=0.125)
+    assert max(teachers) < 0.65  # each has seen six of the ten digits
+    assert student > max(teachers) + 0.05
 
 
 def test_a_federation_in_python(tmp_path):

@@ -1,6 +1,6 @@
 """Pages of the documentation site that are made when mkdocs builds it; the hooks of ``mkdocs.yml``.
 
-README, CONTRIBUTING and CHANGELOG as they stand, the files of ``examples/``, the help of every verb
+README, CONTRIBUTING, CHANGELOG and SECURITY as they stand, the files of ``examples/``, the help of every verb
 of the command line, and the API reference: the names that the folders of the package export, with
 their docstrings.
 """
@@ -28,6 +28,7 @@ TOP = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 ROOMS = ("algorithms", "callbacks", "data", "federation", "functional", "models", "modules")
 ROOMS += ("scoring", "sites")

@@ -12,7 +12,8 @@ from fedaux_pl.algorithms import Aggregate
 from fedaux_pl.models import registry
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TOP = ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")
+PAGES = [ROOT / f"{name}.md" for name in TOP]
 PAGES += sorted(ROOT.glob("docs/*.md"))
 
 
@@ -55,6 +56,27 @@ def test_the_federation_of_the_page_on_silos_measures_each_silo(tmp_path, monkey
     names = {}
     exec(block, names)  # noqa: S102 - our own page
     assert names["federation"].metrics.keys() > {"f1", "client_accuracy/north", "client_f1/south"}
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_module_alone_of_the_readme_runs(tmp_path, monkeypatch):
+    block = blocks(ROOT / "README.md", "python")[1]
+    for number, smaller in ((".inputs", ".inputs[:32]"), ("max_epochs=2", "max_epochs=1")):
+        assert number in block
+        block = block.replace(number, smaller)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)  # noqa: S102 - our own page
+    assert names["features"].shape == (8, 512)
+    assert Path("h0.safetensors").exists()
+
+
+def test_the_readme_has_the_two_commands_that_set_everything_up():
+    """CI greps the second one and runs it in a fresh clone."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    commands = [line for line in lines if line.startswith("python3 -m venv ")]
+    assert [line.rpartition("/")[2] for line in commands] == ["quickstart.yaml", "pytest"]
+    assert not any(" -q" in line for line in commands)  # minutes without a sign of life
 
 
 def block_of_extending(word):

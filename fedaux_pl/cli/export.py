@@ -187,8 +187,11 @@ def model_card(
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
         ("seed", settings["seed"]),
     ]
-    if federation["input_format"]:
-        rows.append(("tokenizer", _inline(federation["input_format"])))
+    input_format = federation["input_format"]
+    if "background" in input_format:
+        rows.append(("transparent pictures", f"on a {input_format['background']} background"))
+    elif input_format:
+        rows.append(("tokenizer", _inline(input_format)))
     whose = _whose(settings, client)
     if whose:
         rows.insert(2, ("model", whose))

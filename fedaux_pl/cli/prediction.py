@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from fedaux_pl.cli.client_option import add_client_options, load_client_model
 from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.data import NpzImages
-from fedaux_pl.data.images import decode_images, is_image, list_images
+from fedaux_pl.data.images import (
+    WHITE,
+    check_background,
+    decode_images,
+    is_image,
+    list_images,
+    note_transparent,
+)
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
@@ -39,6 +46,8 @@ def predict(args: Sequence[str]) -> Path:
     about = "Image files and folders of them, or an npz file."
     add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
     add("--key", type=str, default="train_x", help="The array of the npz file.")
+    about = "The color behind transparent images; null for that of the run."
+    add("--background", type=str | None, default=None, help=about)
     add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
     add("--column", type=str, default="text", help="Its text column; several with commas.")
     add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")
@@ -48,14 +57,22 @@ def predict(args: Sequence[str]) -> Path:
         parser.error("give either --images PATH or --texts FILE")
     path, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
-    text_format = federation["input_format"]  # empty if it was trained on images
-    kind, other = ("texts", "images") if text_format else ("images", "texts")
+    input_format = federation["input_format"]
+    is_text = input_format.get("kind") == "text"
+    kind, other = ("texts", "images") if is_text else ("images", "texts")
     if options[kind] is None:
         raise ConfigurationError(f"this run was trained on {kind}: give --{kind}, not --{other}")
-    if text_format:
-        samples = _read_texts(options.texts, options.column.split(","), text_format)
+    if is_text:
+        samples = _read_texts(options.texts, options.column.split(","), input_format)
     else:
-        samples = _read_images(options.images, options.key, federation["input_shape"])
+        # arrays have no background, and version 1 stored none
+        background = options.background or input_format.get("background", WHITE)
+        try:
+            check_background(background)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+        shape = federation["input_shape"]
+        samples = _read_images(options.images, options.key, shape, background)
     client = load_client_model(path, options)
     if client is None:
         models = list(trained_models(loaded).values())
@@ -91,7 +108,7 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
     return Samples(inputs, filled, names, f"{len(texts)} texts{note}")
 
 
-def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Samples:
+def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int], background: str) -> Samples:
     """Read images of the shape of the run's inputs; an unreadable file is not predicted."""
     for path in paths:
         if not path.exists():
@@ -124,14 +141,17 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int]) -> Sampl
             f"image files are scaled to squares, but the run was trained on {height}x{width} "
             "pixels: give an npz file"
         )
-    inputs, failures = decode_images(files, height, 1 if channels == 1 else 3, skip=True)
+    decoded = decode_images(files, height, 1 if channels == 1 else 3, background, skip=True)
+    failures = decoded.failures
     if len(failures) == len(files):
         raise DataError(failures[0])
     readable = [index for index in range(len(files)) if index not in failures]
+    where = ", ".join(str(path.absolute()) for path in paths)
+    note_transparent(decoded.num_transparent, len(readable), where, background)
     unreadable = shorten([str(files[index]) for index in failures])
     note = f" ({len(failures)} cannot be read and have empty rows: {unreadable})"
     summary = f"{len(files)} images{note if failures else ''}"
-    return Samples(inputs[readable], readable, {"image": files}, summary)
+    return Samples(decoded.images[readable], readable, {"image": files}, summary)
 
 
 def probabilities(

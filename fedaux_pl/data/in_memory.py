@@ -1,8 +1,9 @@
 """Data of the caller's Python program as sources: data sets, arrays, and one of them per client."""
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +11,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedaux_pl.data.downloads import Download
-from fedaux_pl.data.images import from_array, from_pil
+from fedaux_pl.data.images import (
+    WHITE,
+    check_background,
+    from_array,
+    note_transparent,
+    read_pil,
+)
 from fedaux_pl.data.input_checks import check_same_kind, shorten
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, join_inputs
@@ -20,7 +27,16 @@ from fedaux_pl.errors import DataError
 
 _ARRAYS = (np.ndarray, Tensor)
 _ROWS_PER_READ = 1000
-_ARGUMENTS = ("train", "test", "validation", "clients", "tokenizer", "max_length", "test_clients")
+_ARGUMENTS = (
+    "train",
+    "test",
+    "validation",
+    "clients",
+    "tokenizer",
+    "max_length",
+    "test_clients",
+    "background",
+)
 
 if TYPE_CHECKING:
     Data = Any  # a source, or what InMemory takes
@@ -57,6 +73,7 @@ class InMemory(TextSource):
         max_length: For texts, the number of token ids of a text.
         test_clients: The client of each test sample, as ``clients``: metrics are then also measured
             for each client. None for test data of no client in particular.
+        background: The color on which transparent images of PIL are put, as in ``ImageFolder``.
 
     Examples:
         >>> import numpy as np
@@ -82,11 +99,29 @@ class InMemory(TextSource):
         tokenizer: str | Path | None = None,
         max_length: int | None = None,
         test_clients: Any = None,
+        background: str = WHITE,
     ) -> None:
         super().__init__(tokenizer, max_length)
         self.parts = {"train": train, "test": test, "validation": validation}
         self.clients = {"train": clients, "test": test_clients}
+        self.background: str | None = check_background(background)  # None: see as_version_1
+        self._has_transparent = False  # whether one of the images read so far is
         self._classes: tuple[str, ...] = ()
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """Those of texts; for images, the background if it is not white."""
+        if self.max_length is not None or self.background in (WHITE, None):
+            return super().input_format
+        return {"background": str(self.background)}
+
+    def as_version_1(self) -> Source:
+        """Return the source that uncovers the pixels of transparent images, if it read any."""
+        if not self._has_transparent:
+            return self
+        former = copy.copy(self)
+        former.background = None
+        return former
 
     def image_bytes(self) -> int:
         """The bytes of all arrays, memory-mapped ones included."""
@@ -119,7 +154,9 @@ class InMemory(TextSource):
         """
         if self.parts[part] is None and part != "train":
             return None
-        inputs, labels, names = _read_samples(self.parts[part], f"the {part} data", labeled)
+        samples = _read_samples(self.parts[part], f"the {part} data", labeled, self.background)
+        inputs, labels, names, has_transparent = samples
+        self._has_transparent |= has_transparent
         if isinstance(inputs, list):
             if self.max_length is None:
                 raise DataError(
@@ -153,6 +190,13 @@ class Silos(InMemory):
     def input_format(self) -> dict[str, str | int]:
         """That of the first client."""
         return next(iter(self.members.values())).input_format
+
+    def as_version_1(self) -> Source:
+        """Return the sources of all clients as version 1 read them."""
+        former = {name: member.as_version_1() for name, member in self.members.items()}
+        if former == self.members:
+            return self
+        return Silos(former)
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a DataError if the model would misread the inputs of a client."""
@@ -287,9 +331,24 @@ def is_dataset(value: Any) -> bool:
     return has_items and not isinstance(value, (str, bytes, tuple, type, *_ARRAYS))
 
 
-def _read_samples(
-    data: Any, what: str, labeled: bool
-) -> tuple[Tensor | list[str], Labels | None, tuple[str, ...]]:
+class _Samples(NamedTuple):
+    """What the samples of a part are."""
+
+    inputs: Tensor | list[str]
+    labels: Labels | None
+    names: tuple[str, ...]  # of the classes
+    has_transparent: bool  # whether some are transparent images
+
+
+class _Items(NamedTuple):
+    """The items of a data set."""
+
+    inputs: list[Any]
+    labels: list[Any]
+    num_transparent: int
+
+
+def _read_samples(data: Any, what: str, labeled: bool, background: str | None) -> _Samples:
     """Read inputs or texts, labels and class names; ``what`` names the data in messages."""
     if not is_part(data):
         raise DataError(
@@ -300,37 +359,46 @@ def _read_samples(
         raise DataError(f"{what} holds no samples")
     names: Any = ()
     inputs, labels = data if is_labeled(data) else (data, ())
+    num_transparent = 0
     if hasattr(data, "column_names"):  # of the datasets library
-        inputs, labels = _split(_read_rows(data, what, labeled), what)
+        rows = _read_rows(data, what, labeled)
+        inputs, labels, num_transparent = _split(rows, what, background)
         names = getattr(data.features.get("label"), "names", ())
     elif is_dataset(data):
-        inputs, labels = _split(map(data.__getitem__, range(len(data))), what)
+        items = map(data.__getitem__, range(len(data)))
+        inputs, labels, num_transparent = _split(items, what, background)
         names = getattr(data, "classes", ())
         first = inputs[0]
-        again = _split([data[0]], what)[0][0]
+        again = _split([data[0]], what, background).inputs[0]
         if not (torch.equal(first, again) if isinstance(first, Tensor) else first == again):
             raise DataError(
                 f"item 0 of {what} differs when it is read twice, but all processes and a resumed "
                 "run must have the same data: remove random transforms"
             )
-    return (
+    if background is not None:
+        note_transparent(num_transparent, len(inputs), what, background)
+    return _Samples(
         _stack(inputs, what) if isinstance(inputs, list) else _to_tensor(inputs, what),
         to_list(labels, f"the labels of {what}") if labeled and len(labels) else None,
         tuple(map(str, names)) if isinstance(names, Sequence) else (),
+        num_transparent > 0,
     )
 
 
-def _split(items: Iterable[Any], what: str) -> tuple[list[Any], list[Any]]:
+def _split(items: Iterable[Any], what: str, background: str | None) -> _Items:
     """Return the inputs and the labels of items (input, label), or of inputs alone."""
     inputs = []
     labels = []
+    num_transparent = 0
     for index, item in enumerate(items):
         value, *rest = item if isinstance(item, tuple | list) else (item,)
         if len(rest) > 1:
             raise DataError(f"item {index} of {what} has {len(item)} parts: give (input, label)")
-        inputs.append(_to_plain(value, f"item {index} of {what}"))
+        plain, is_transparent = _to_plain(value, f"item {index} of {what}", background)
+        inputs.append(plain)
+        num_transparent += is_transparent
         labels += [int(label) if isinstance(label, Tensor) else label for label in rest]
-    return inputs, labels
+    return _Items(inputs, labels, num_transparent)
 
 
 def _read_rows(data: Any, what: str, labeled: bool) -> Iterator[list[Any]]:
@@ -350,15 +418,19 @@ def _read_rows(data: Any, what: str, labeled: bool) -> Iterator[list[Any]]:
         yield from map(list, zip(*(rows[name] for name in wanted), strict=True))
 
 
-def _to_plain(value: Any, what: str) -> Any:
-    """Return an input as a text or as a tensor; images of PIL become uint8 of shape (C, H, W)."""
+def _to_plain(value: Any, what: str, background: str | None) -> tuple[Any, bool]:
+    """Return an input as a text or as a tensor, and whether it is a transparent image.
+
+    Images of PIL become uint8 of shape (C, H, W).
+    """
     if isinstance(value, str | Tensor):
-        return value
+        return value, False
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
+        return torch.from_numpy(value), False
     if isinstance(value, Image.Image):
         try:
-            return from_pil(value)
+            pixels, original = read_pil(value, background=background)
+            return pixels, original.is_transparent
         except ValueError as error:
             raise DataError(f"{what} cannot be used ({error}): convert it to 8 bits") from error
     raise DataError(

@@ -152,8 +152,15 @@ class Source(ABC):
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """How to turn new samples into inputs, beyond the shape: for texts, the tokenizer."""
+        """How to turn new samples into inputs, beyond the shape.
+
+        For texts, the tokenizer; for pictures, the background of those that are transparent.
+        """
         return {}
+
+    def as_version_1(self) -> "Source":
+        """Return the same data as version 1 read them: this source if the inputs are the same."""
+        return self
 
 
 class PartSource(Source):

@@ -27,6 +27,7 @@ from fedaux_pl.scoring.released_heads import release_once
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.private_training import PrivateTraining
 from fedaux_pl.sites.site_evaluation import SiteEvaluation
@@ -131,6 +132,8 @@ class Site(Role):
         if limits.vote:
             self.vote = SiteVote(federation, answers("vote", validation_examples(data)))
             largest = max(largest, wire.largest_body(self.vote.like))
+        if not limits.accept_new_pixels:
+            self._check_pixels()
         if data.validation_fraction:
             self.journal.say(
                 f"note: data.validation_fraction {data.validation_fraction:g} holds "
@@ -143,6 +146,20 @@ class Site(Role):
                 f"warning: {message}", "warning"
             )
             self.serve(self.answer, largest)
+
+    def _check_pixels(self) -> None:
+        """Raise a PrivacyError if a release would take pictures of the ledger for new records."""
+        limits = self.limits
+        if limits.rehearsal:
+            return
+        may_release = {
+            "train": self.budget.ledger is not None,
+            "test": limits.evaluate_epsilon is not None,
+            "validation": limits.vote_epsilon is not None,
+        }
+        parts = [part for part, may in may_release.items() if may]
+        data = self.federation.data
+        check_pixels(data.private, parts, Ledger(data.key_id))
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""

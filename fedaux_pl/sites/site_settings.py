@@ -87,6 +87,8 @@ class Limits:
         allow_new_h0: Whether to release again, under the same settings and about the same data, if
             the server sends another h_0, feature map, negatives or classifier than before. Each
             time costs the epsilon of the release once more, up to ``epsilon_limit``.
+        accept_new_pixels: Whether to continue if the ledger has releases about transparent pictures
+            as version 1 read them, although their releases count as those of new records now.
         max_epochs: The largest number of local epochs in a round.
         min_batch_size: The smallest batch size of the local training.
         max_batch_size: The largest one.
@@ -105,6 +107,7 @@ class Limits:
     epsilon_limit: float | None = None
     epsilon_limit_alone: float | None = None
     allow_new_h0: bool = False
+    accept_new_pixels: bool = False
     max_epochs: int = 20
     min_batch_size: int = 2
     max_batch_size: int = 1024

@@ -75,6 +75,15 @@ def test_the_card_says_what_clients_send_by_the_method_alone(run):
     assert "trains_clients" not in card
 
 
+def test_the_background_of_transparent_pictures_is_exported(run, tmp_path):
+    last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    last["federation"]["input_format"] = {"background": "gray"}
+    torch.save(last, tmp_path / "gray.ckpt")
+    output = export([str(tmp_path / "gray.ckpt"), f"--output={tmp_path / 'out'}"])
+    assert "| transparent pictures | on a gray background |" in (output / "README.md").read_text()
+    assert load_exported(output).config["input_format"] == {"background": "gray"}
+
+
 def test_an_own_network_needs_its_module(run, images, tmp_path, monkeypatch):
     """A module that nobody imported is named on the command line; fit's folder is searched."""
     last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)

@@ -114,6 +114,50 @@ def test_rows_stay_aligned_where_an_image_cannot_be_read(fitted, images, folder,
             torch.testing.assert_close(found, probabilities, atol=1e-5, rtol=0)
 
 
+def save_with_holes(folder, images, beneath):
+    """Save digits as pictures that are transparent where a digit is black."""
+    folder.mkdir()
+    for index, image in enumerate(images):
+        gray = image[0].numpy()
+        alpha = np.where(gray > 0, 255, 0).astype(np.uint8)
+        pixels = np.stack([np.where(gray > 0, gray, beneath(index)), alpha], axis=-1)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index:02d}.png")
+
+
+def test_pixels_beneath_transparent_ones_do_not_change_the_answers(
+    fitted, images, tmp_path, capsys
+):
+    model, _, checkpoint = fitted
+    rng = np.random.default_rng(0)
+    save_with_holes(tmp_path / "one", images, lambda index: 0)
+    save_with_holes(tmp_path / "other", images, lambda index: rng.integers(0, 256, (8, 8)))
+    output = tmp_path / "out.csv"
+    args = ["predict", f"--ckpt_path={checkpoint}", f"--output={output}"]
+    on_white = torch.where(images > 0, images, 255)
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        assert main([*args, f"--images={folder}"]) == 0
+        check(output, answers(model, on_white))
+        told = "12 of 12 pictures are transparent: they were put on a white background"
+        assert f"note: {told} ({folder})\n" in capsys.readouterr().err
+    assert main([*args, f"--images={folder}", "--background=black"]) == 0
+    check(output, answers(model, images))
+    assert main([*args, f"--images={folder}", "--background=blak"]) == 1
+    assert "background: got 'blak'; expected" in capsys.readouterr().err
+
+
+def test_the_background_is_that_of_the_training(fitted, images, tmp_path):
+    model, _, checkpoint = fitted
+    loaded = torch.load(checkpoint, weights_only=True)
+    loaded["federation"]["input_format"] = {"background": "black"}
+    torch.save(loaded, tmp_path / "black.ckpt")
+    save_with_holes(tmp_path / "images", images, lambda index: 99)
+    output = tmp_path / "out.csv"
+    args = [f"--ckpt_path={tmp_path / 'black.ckpt'}", f"--images={tmp_path / 'images'}"]
+    assert main(["predict", *args, f"--output={output}"]) == 0
+    check(output, answers(model, images))
+
+
 def test_an_npz_file(fitted, images, tmp_path):
     model, _, checkpoint = fitted
     np.savez(tmp_path / "images.npz", pictures=images.numpy(), other=np.zeros(3))

@@ -86,6 +86,7 @@ def test_modes(tmp_path, noise):
     gray = noise(4, 4)
     save(tmp_path / "gray.png", gray)
     color = noise(4, 4, 4)
+    color[..., 3] = 255
     save(tmp_path / "rgba.png", color)
     palette = Image.new("P", (4, 4), 1)
     palette.putpalette([0, 0, 0, 10, 20, 30])
@@ -153,8 +154,8 @@ def test_wrong_arguments(options, message):
 
 def test_decoded_once_until_a_file_changes(tmp_path, picture, monkeypatch):
     calls = []
-    decode = images.decode_image
-    monkeypatch.setattr(images, "decode_image", lambda *args: calls.append(args) or decode(*args))
+    decode = images.read_image
+    monkeypatch.setattr(images, "read_image", lambda *args: calls.append(args) or decode(*args))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     picture("images/a.png", 5)
 

@@ -1,12 +1,19 @@
 """Image files in a user's folders."""
 
+import copy
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import is_image, list_images, open_images
+from fedaux_pl.data.images import (
+    WHITE,
+    check_background,
+    is_image,
+    list_images,
+    open_images,
+)
 from fedaux_pl.data.input_checks import (
     check_size,
     check_test_data,
@@ -16,7 +23,7 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.source import Examples, PartSource
+from fedaux_pl.data.source import Examples, PartSource, Source
 from fedaux_pl.errors import DataError, check_setting
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
@@ -52,6 +59,8 @@ class ImageFolder(PartSource):
             at least one training image.
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
             with a note that lists them.
+        background: The color on which transparent pictures are put: a name such as ``white``, or
+            ``'#rrggbb'``. A note counts the transparent pictures.
 
     Examples:
         >>> import tempfile
@@ -83,6 +92,7 @@ class ImageFolder(PartSource):
         validation_root: str | Path | None = None,
         test_fraction: float = 0.0,
         on_error: Literal["raise", "skip"] = "raise",
+        background: str = WHITE,
     ) -> None:
         check_setting("channels", channels, channels in (1, 3), "be 3 (color) or 1 (gray)")
         is_known = clients in ("first_level", None)
@@ -98,11 +108,26 @@ class ImageFolder(PartSource):
         self.validation_root = expand(validation_root)
         self.test_fraction = test_fraction
         self.on_error = on_error
+        self.background: str | None = check_background(background)  # None: see as_version_1
+        self._has_transparent = False  # whether one of the pictures read so far is
 
     @property
     def data_name(self) -> str:
         """The name of the folder."""
         return self.root.absolute().name
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """The background of transparent pictures."""
+        return {"background": self.background or WHITE}
+
+    def as_version_1(self) -> Source:
+        """Return the source that uncovers the pixels of transparent pictures, if it read any."""
+        if not self._has_transparent:
+            return self
+        former = copy.copy(self)
+        former.background = None
+        return former
 
     def load(self, part: str) -> Examples | None:
         """Load the images below ``root``, or those held out of it, or those of another folder."""
@@ -189,16 +214,18 @@ class ImageFolder(PartSource):
         """Read files, with the classes and clients of ``everything`` in ``self.root``."""
         paths = [file.path for file in files]
         skip = self.on_error == "skip"
-        form = (self.size, self.channels, self.cache_dir)
+        form = (self.size, self.channels, self.cache_dir, self.background)
         try:
-            images, positions = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
+            opened = open_images(paths, root, *form, skip=skip, on_disk=self.on_disk)
         except DataError as error:
             raise DataError(f"{error}{'' if skip else ', or set `on_error: skip`'}") from error
+        self._has_transparent |= opened.has_transparent
+        images = opened.images
         names = _classes(everything)
         if not names:
             return Examples(images)
-        labels = class_indices([files[i].label for i in positions], names)
-        clients = [files[i].client for i in positions]
+        labels = class_indices([files[i].label for i in opened.positions], names)
+        clients = [files[i].client for i in opened.positions]
         if not any(clients):
             return Examples(images, labels, names)
         lost = {file.client for file in files} - set(clients)

@@ -1,5 +1,6 @@
 """The subsets of ImageNet that the paper uses as auxiliary data, by WordNet's noun hierarchy."""
 
+import copy
 import re
 from functools import cache
 from importlib.resources import as_file, files
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import arange, tensor
 
-from fedaux_pl.data.images import list_images, open_images
+from fedaux_pl.data.images import WHITE, check_background, list_images, open_images
 from fedaux_pl.data.input_checks import check_size, expand, not_found
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting
@@ -40,6 +41,7 @@ class ImageNetSubset(Source):
             size of Animals); or any WordNet noun id, such as n02121808.
         size: The height and width of the images.
         cache_dir: The folder for decoded images; by default the user's cache folder.
+        background: The color on which transparent pictures are put, as in ``ImageFolder``.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ImageNetSubset(Source):
         subset: str = "Birds",
         size: int = 32,
         cache_dir: str | Path | None = None,
+        background: str = WHITE,
     ) -> None:
         expected = f"be one of {', '.join(SUBSETS)}, or a WordNet id like n02121808"
         is_known = subset in SUBSETS or re.fullmatch(r"n\d+", subset) is not None
@@ -58,16 +61,32 @@ class ImageNetSubset(Source):
         lemma(self.wnid)  # raises a ValueError if there is no such id
         self.size = check_size(size)
         self.cache_dir = expand(cache_dir)
+        self.background: str | None = check_background(background)  # None: see as_version_1
+        self._has_transparent = False  # whether one of the pictures read so far is
+
+    @property
+    def input_format(self) -> dict[str, str | int]:
+        """The background of transparent pictures."""
+        return {"background": self.background or WHITE}
+
+    def as_version_1(self) -> Source:
+        """Return the source that uncovers the pixels of transparent pictures, if it read any."""
+        if not self._has_transparent:
+            return self
+        former = copy.copy(self)
+        former.background = None
+        return former
 
     def train(self) -> Examples:
         """The images of the subset; its classes are sorted by WordNet id."""
         folders = self._list_images()
         files = list(chain(*folders.values()))
-        form = (self.size, 3, self.cache_dir)
-        images, _ = open_images(files, self.root, *form, on_disk=self.on_disk)
+        form = (self.size, 3, self.cache_dir, self.background)
+        opened = open_images(files, self.root, *form, on_disk=self.on_disk)
+        self._has_transparent |= opened.has_transparent
         counts = tensor([len(group) for group in folders.values()])
         labels = arange(len(counts)).repeat_interleave(counts)
-        return Examples(images, labels, _names([folder.name for folder in folders]))
+        return Examples(opened.images, labels, _names([folder.name for folder in folders]))
 
     def image_bytes(self) -> int:
         """The bytes of all images of the subset at ``size``."""

@@ -27,7 +27,9 @@ _NAMES = {
     "algorithms": "Algorithm Centralized DSFL Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
     "FedBN FedCOF FedClassMeans FedDF FedMD FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
-    "data": "Digits FederatedDataModule Source ViewSettings",
+    "data": "AGNews AmazonReviews BookCorpus CIFAR10 CIFAR100 Digits FederatedDataModule Glosses "
+    "ImageFolder ImageNet32 ImageNetSubset InMemory NpzImages STL10 SVHN Source TextDraw TextFiles "
+    "TextLayout ViewSettings",
     "federation": "Distillation Federation LocalTraining Pretraining UpdatePrivacy",
     "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule FeatureDistillation KNNAccuracy LanguageModeling "

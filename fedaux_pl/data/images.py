@@ -440,8 +440,8 @@ def _is_transparent(image: Image.Image) -> bool:
     """Return whether one of the pixels is transparent, at least in part."""
     if not image.has_transparency_data:
         return False
-    lowest, _ = _with_alpha(image).getchannel("A").getextrema()
-    return bool(lowest < 255)
+    alpha = np.asarray(_with_alpha(image).getchannel("A"))
+    return bool(alpha.min() < 255)
 
 
 def _put_on(image: Image.Image, background: str) -> Image.Image:

@@ -3,6 +3,8 @@
 import jsonargparse
 import pytest
 
+import fedaux_pl
+from fedaux_pl import data
 from fedaux_pl.data import sources
 from fedaux_pl.data.source import Source
 
@@ -36,3 +38,12 @@ def test_every_argument_is_documented(name):
     for action in actions:
         assert action.help, action.dest
         assert "kwargs" not in action.dest
+
+
+def test_every_source_is_exported_by_the_package():
+    exported = [getattr(data, name) for name in data.__all__]
+    found = [value for value in exported if isinstance(value, type) and issubclass(value, Source)]
+    assert len(found) > len(sources.__all__)  # with Source and InMemory
+    for source in found:
+        assert source.__name__ in fedaux_pl.__all__
+        assert getattr(fedaux_pl, source.__name__) is source

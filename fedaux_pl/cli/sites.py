@@ -13,6 +13,7 @@ from fedaux_pl.models.saved_models import CONFIG
 from fedaux_pl.runs.parser import FederationCLI, FederationParser
 from fedaux_pl.sites import Limits, Site
 from fedaux_pl.sites.final_model import FinalModel, Output
+from fedaux_pl.sites.kit import check_secrecy
 from fedaux_pl.sites.provisioning import PINNED, write_project
 from fedaux_pl.sites.site_status import describe_status
 
@@ -68,7 +69,7 @@ def _pin(args: list[str]) -> None:
 
     name = options.name
     if name is None:
-        from fedaux_pl.sites.transport import certificate_name  # NVFlare takes seconds
+        from fedaux_pl.sites.certificates import certificate_name
 
         name = certificate_name(options.certificates)
     print(PINNED.format(name=name, pin=pin(signing_key(name))))
@@ -134,7 +135,7 @@ def site_output(folder: Path | None, fine_tuning: int, name: str) -> Output | No
 
 def site(args: Sequence[str]) -> SiteCLI:
     """Answers the server until it is ended by SIGTERM or Ctrl-C."""
-    from fedaux_pl.sites import transport  # raises if NVFlare is not installed
+    from fedaux_pl.sites import certificates, transport  # raises if NVFlare is not installed
 
     cli = SiteCLI("site", args)
     options = cli.config_init
@@ -144,7 +145,8 @@ def site(args: Sequence[str]) -> SiteCLI:
     if not is_address:
         raise ConfigurationError(f"server: got {options.server}; expected HOST:PORT")
     kit = options.certificates
-    name = transport.certificate_name(kit)
+    name = certificates.certificate_name(kit)
+    check_secrecy(kit, "client")
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
     output = site_output(options.output, options.output_fine_tuning, name)
     Site(cli.model, limits, serve, name, options.server, output)

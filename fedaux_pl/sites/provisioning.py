@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 
 from fedaux_pl.errors import ConfigurationError, check_setting
-from fedaux_pl.files import write_text_atomically
+from fedaux_pl.files import create_folder, write_text_atomically
+from fedaux_pl.sites.kit import PROJECT_FILE, check_closed
 from fedaux_pl.sites.site_settings import check_names
 
 PROJECT = "fedaux"
@@ -31,10 +32,12 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
     check_setting("host", server, server not in names, "differ from the names of sites")
     check_setting("server", server, not {":", "/"} & set(server), "be a host name, without a port")
     check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
-    if (folder / "project.yml").exists():
+    if (folder / PROJECT_FILE).exists():
         raise ConfigurationError(
-            f"{(folder / 'project.yml').absolute()} exists: choose another --folder, or remove it"
+            f"{(folder / PROJECT_FILE).absolute()} exists: choose another --folder, or remove it"
         )
+    create_folder(folder, private=True)
+    check_closed(folder)  # it may have been there
     members: list[dict[str, Any]] = [
         {"name": server, "type": "server", "org": PROJECT, "fed_learn_port": port},
         *({"name": name, "type": "client", "org": PROJECT} for name in names),
@@ -55,7 +58,7 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
         "server": {"host": server, "fed_learn_port": port, "admin_port": port},
     }
     files: dict[str, Any] = {
-        "project.yml": project,
+        PROJECT_FILE: project,
         "sites.yaml": {"sites": settings, "data": {"holds": "public"}},
         "own_keys/profile.yml": profile,
     }
@@ -78,7 +81,8 @@ Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.tx
 1. Certificates, on this machine:
      nvflare provision -p {folder}/project.yml -w {folder}/kits
 2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
-   the run.yaml that all share. {kits.parent}/state has the root key: keep it to yourself.
+   the run.yaml that all share. {kits.parent}/state has the root key, with which anybody can sign
+   certificates in any name: keep it to yourself, and {folder} closed to other users (mode 0700).
    server.yaml has the server's data, my_data.yaml those of a site: examples/sites/ has all three.
 3. Server:  fedaux-pl fit --config run.yaml --config server.yaml --config {folder}/sites.yaml
 4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\

@@ -23,13 +23,12 @@ from typing import Any, Self
 
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.journal import Journal, is_printed
+from fedaux_pl.sites.kit import check_secrecy, find_credentials
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus, tell
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
 try:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
     from nvflare.apis.signal import Signal
     from nvflare.fuel.f3.cellnet.cell import Cell
     from nvflare.fuel.f3.cellnet.defs import CellChannel, ReturnCode
@@ -58,14 +57,7 @@ _KEEPALIVE = (
 
 def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
     """Create NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
-    files = {"ca_cert": "rootCA.pem", f"{side}_cert": f"{side}.crt", f"{side}_key": f"{side}.key"}
-    folder = _folder(kit)
-    for file in files.values():
-        if not (folder / file).is_file():
-            raise ConfigurationError(
-                f"there is no {(folder / file).absolute()}: give certificates the folder that "
-                f"nvflare provision has written for this {side}"
-            )
+    files = find_credentials(kit, side)
     os.environ |= {
         "NVFLARE_STREAMING_MAX_BLOB_SIZE": str(max_bytes),
         "NVFLARE_STREAMING_CHUNK_SIZE": str(CHUNK),
@@ -79,7 +71,7 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
     # NVFlare's driver takes its options from this list, unless a file of NVFlare has others
     options = grpc_driver.GRPC_DEFAULT_OPTIONS
     options.extend(option for option in _KEEPALIVE if option not in options)
-    credentials = {key: str(folder / file) for key, file in files.items()}
+    credentials = {option: str(path) for option, path in files.items()}
     try:
         return Cell(
             fqcn=name,
@@ -90,27 +82,9 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
         )
     except Exception as error:  # of several kinds, for keys that do not fit and damaged files
         raise ConfigurationError(
-            f"the certificates in {folder.absolute()} cannot be used ({first_line(error)}): "
+            f"the certificates in {kit.absolute()} cannot be used ({first_line(error)}): "
             "provision again"
         ) from error
-
-
-def _folder(kit: Path) -> Path:
-    return kit / "startup" if (kit / "startup").is_dir() else kit  # as provisioning writes it
-
-
-def certificate_name(kit: Path) -> str:
-    """Return the common name in a site's certificate."""
-    path = _folder(kit) / "client.crt"
-    try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        [name] = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path.absolute()} is no certificate of a site ({first_line(error)}): give "
-            "certificates the folder that nvflare provision has written for it"
-        ) from error
-    return str(name.value)
 
 
 def _bound_log() -> None:
@@ -142,7 +116,9 @@ class ServerTransport:
         self.sites = sites
         self.status = status
         url = f"grpcs://{sites.host}:{sites.port}"
-        self.cell = _create_cell(SERVER, url, Path(sites.certificates), "server", sites.max_bytes)
+        kit = Path(sites.certificates)
+        check_secrecy(kit, "server")
+        self.cell = _create_cell(SERVER, url, kit, "server", sites.max_bytes)
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"

@@ -8,7 +8,7 @@ import yaml
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_folder, write_text_atomically
 from fedaux_pl.sites.kit import PROJECT_FILE, check_closed
-from fedaux_pl.sites.site_settings import check_names
+from fedaux_pl.sites.names import PROFILE, check_names
 
 PROJECT = "fedaux"
 MIN_SITES = 3  # of a secure sum
@@ -28,9 +28,7 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
         folder: The folder to write to.
     """
     names = [name.strip() for name in sites.split(",")]
-    check_names(names)
-    check_setting("host", server, server not in names, "differ from the names of sites")
-    check_setting("server", server, not {":", "/"} & set(server), "be a host name, without a port")
+    check_names(names, server)
     check_setting("port", port, 0 < port < 2**16, "lie in 1 ... 65535")
     if (folder / PROJECT_FILE).exists():
         raise ConfigurationError(
@@ -60,7 +58,7 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
     files: dict[str, Any] = {
         PROJECT_FILE: project,
         "sites.yaml": {"sites": settings, "data": {"holds": "public"}},
-        "own_keys/profile.yml": profile,
+        f"own_keys/{PROFILE}.yml": profile,
     }
     for member in members:
         files[f"own_keys/{member['name']}.yml"] = {"name": PROJECT, "participants": [member]}

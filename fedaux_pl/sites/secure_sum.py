@@ -40,7 +40,7 @@ from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
 from fedaux_pl.scoring import PublicMap, Step
-from fedaux_pl.sites.site_settings import NAME, is_name
+from fedaux_pl.sites.names import NAME, is_name
 from fedaux_pl.sites.wire import RefusalError, expect
 
 try:

@@ -1,8 +1,7 @@
 """The settings of server and sites: those of each alone, and those that they must share."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.scoring.budget import ALONE
+from fedaux_pl.sites.names import check_names
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
-NAME = "be letters, digits, - and _ (at most 63, and not 'server')"
 _SHARED = ("algorithm", "clients", "trained", "model_options", "seed")
 
 
@@ -52,26 +51,12 @@ class Sites:
     final_model: bool = True
 
     def __post_init__(self) -> None:
-        check_names(self.names)
+        check_names(self.names, self.host)
         least = self.min_answers
         count = len(self.names)
         check_setting("sites.min_answers", least, 1 <= least <= count, f"lie in 1 ... {count}")
         check_setting("sites.timeout", self.timeout, self.timeout > 0, "be positive")
         check_setting("sites.wait", self.wait, self.wait >= 0, "be at least 0")
-
-
-def is_name(name: str) -> bool:
-    """Return whether a site can have this name on the transport."""
-    pattern = "(?=[_-]*[A-Za-z0-9])[A-Za-z0-9_-]{1,63}"
-    return name != "server" and re.fullmatch(pattern, name) is not None
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise a ValueError unless sites can have these names together."""
-    for name in names:
-        check_setting("the name of a site", name, is_name(name), NAME)
-    is_valid = 0 < len(names) == len(set(names))
-    check_setting("the names of sites", list(names), is_valid, "be different, one or more")
 
 
 @dataclass(frozen=True)

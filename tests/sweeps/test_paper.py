@@ -26,7 +26,7 @@ CELLS = {
     "paper/local_epochs": 30,
     "paper/fully_private": 3 * 3 * 6 * 4,
     "paper/class_statistics": 4 * 4,
-    "paper/vote": 7 * 4,
+    "paper/vote": 8 * 4,
     "paper/private_updates": 4 * 3 * 2,
     "paper/one_message": 2 * (4 * 3 + 2 * 2) * 3,
     "paper/digits_one_message": 2 * (4 * 2 + 2) * 2,

@@ -75,6 +75,18 @@ def describe_clients(measured: Measured) -> str | None:
     )
 
 
+def client_accuracies(tested: Measured) -> tuple[list[str], list[float]]:
+    """Return the clients that a test names, and the accuracy of each; empty without names.
+
+    Examples:
+        >>> client_accuracies({"accuracy": 0.4, "client_accuracy/north": 0.5})
+        (['north'], [0.5])
+    """
+    head = "client_accuracy/"
+    named = {k.removeprefix(head): v for k, v in tested.items() if k.startswith(head)}
+    return list(named), list(named.values())
+
+
 def client_table(measured: Measured) -> list[list[Any]]:
     """Return a header and a row for each client, the mean and the worst; empty without clients."""
     if not any(map(_is_mean, measured)):

@@ -169,6 +169,7 @@ class FederationReport(FederationCallback):
         """Add the metrics on the test data to the summary of the run that the Trainer fitted.
 
         ``test`` has those of a checkpoint, ``last_test`` those of the model after the last round.
+        Those of a checkpoint are also the accuracy at the top, in clients.csv and in the figures.
         """
         if self._fitted is None or not trainer.is_global_zero:
             return
@@ -182,9 +183,18 @@ class FederationReport(FederationCallback):
         is_last = trainer.ckpt_path is None and rounds == summary["rounds"]
         key = "last_test" if is_last else "test"
         summary[key] = {**tested, "round": rounds}
+        is_result = key == "test" or (
+            "test" not in summary and summary.get("accuracy_of") == "test"
+        )
+        if is_result:
+            summary |= _headline(tested["accuracy"], "test", rounds)
         write_json_atomically(path, _plain(summary))
+        if not is_result:
+            return
         if table := client_results.client_table(measured):
             _write_table(path.with_name(CLIENTS), table)
+        figures = partial(run_figures.test_figures, tested={**tested, "round": rounds})
+        self._show(figures, trainer, self._fitted, pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Say after Ctrl-C or SIGTERM how to resume the run."""
@@ -297,13 +307,14 @@ def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
 def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) -> None:
     """Write the results so far, with all settings and notes.
 
-    ``best_accuracy`` is the best over rounds on the test data, as the paper reports it. With
-    validation data there is none; ``last_test`` and ``test`` follow when the last and the best
-    round are tested.
+    ``accuracy`` is that of the last round that was measured; ``accuracy_of`` says on which part of
+    the data. ``best_accuracy`` is the best over rounds on the test data, as the paper reports it.
+    With validation data there is none; ``last_test`` and ``test`` follow when the last and the best
+    round are tested, and ``accuracy`` is that of ``test`` then.
     """
     last = federation.history[-1]
     higher_is_better = federation.monitored_metrics
-    results: dict[str, Any] = {"accuracy": None, "best_accuracy": None}
+    results: dict[str, Any] = _last_headline(federation) | {"best_accuracy": None}
     for name, values in _measured(federation).items():
         best = max if higher_is_better.get(name.removeprefix("val/"), True) else min
         key = name.replace("/", "_")
@@ -324,6 +335,20 @@ def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) ->
         "settings": federation.settings(),
     }
     write_json_atomically(path, _plain(summary))
+
+
+def _last_headline(federation: RunView) -> dict[str, Any]:
+    """Return the accuracy of the last round that was measured, and on which data and round."""
+    measured = client_results.last_measured(federation.history)
+    for name, part in (("accuracy", "test"), ("val/accuracy", "validation")):
+        if name in measured:
+            return _headline(measured[name], part, int(measured["round"]))
+    return _headline(None, None, None)
+
+
+def _headline(accuracy: float | None, part: str | None, round_: int | None) -> dict[str, Any]:
+    """Return the accuracy at the top of a summary, with the part of the data and the round."""
+    return {"accuracy": accuracy, "accuracy_of": part, "accuracy_round": round_}
 
 
 def _measured(federation: RunView) -> dict[str, list[float]]:

@@ -1,18 +1,24 @@
 """The figures of a run: which ones there are, and what they show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedaux_pl.callbacks.client_results import blend_weights, client_curves
+from fedaux_pl.callbacks.client_results import (
+    blend_weights,
+    client_accuracies,
+    client_curves,
+    last_measured,
+)
 from fedaux_pl.callbacks.figures import client_weights, counts, samples
 from fedaux_pl.callbacks.figures.samples import MAX_IMAGE_ROWS, ScoredText
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
+from fedaux_pl.errors import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,19 +81,40 @@ def client_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
 
 
 def result_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
-    """Yield the confusion matrices, of all samples and of each client that the data name.
+    """Yield the confusion matrices of the last evaluation of the rounds.
 
     There are none if nothing was evaluated, or if they are private.
     """
-    if federation.confusion is not None and federation.shows_classes:
-        is_held_out = any("val/accuracy" in entry for entry in federation.history)
-        data = "validation data" if is_held_out else "test data"
-        classes = federation.data.classes
-        figure = counts.confusion_figure(federation.confusion, classes, data)
-        yield "evaluation/confusion", figure
-        for client, table in federation.client_confusions.items():
-            figure = counts.confusion_figure(table, classes, f"{data} of {client}")
-            yield f"evaluation/confusion/{client}", figure
+    measured = last_measured(federation.history)
+    data = "validation data" if "val/accuracy" in measured else "test data"
+    yield from _confusion_figures(federation, data, int(measured.get("round", 0)))
+
+
+def test_figures(
+    federation: RunView, tested: Mapping[str, float]
+) -> Iterator[tuple[str, "Figure"]]:
+    """Yield the same of a test, by its metrics, and the accuracy of each client on test data."""
+    round_ = int(tested["round"])
+    yield from _confusion_figures(federation, "test data", round_)
+    names, accuracies = client_accuracies(tested)
+    if names:
+        note = f"{counted(len(names), 'client')}, each on its own test data, after round {round_}"
+        yield "clients/test", counts.client_bars_figure(names, accuracies, note)
+
+
+def _confusion_figures(
+    federation: RunView, data: str, round_: int
+) -> Iterator[tuple[str, "Figure"]]:
+    """Yield the confusion matrices of all samples and of each client that the data name."""
+    if federation.confusion is None or not federation.shows_classes:
+        return
+    classes = federation.data.classes
+    after = f"after round {round_}"
+    figure = counts.confusion_figure(federation.confusion, classes, f"{data} {after}")
+    yield "evaluation/confusion", figure
+    for client, table in federation.client_confusions.items():
+        figure = counts.confusion_figure(table, classes, f"{data} of {client} {after}")
+        yield f"evaluation/confusion/{client}", figure
 
 
 def class_counts(federation: RunView) -> NDArray[np.int64] | None:

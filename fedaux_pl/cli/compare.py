@@ -25,16 +25,19 @@ def compare(args: Sequence[str]) -> pd.DataFrame:
     add = parser.add_argument
     about = "the folder of a run, a folder with runs below it, or a curve.csv"
     add("runs", nargs="+", type=Path, metavar="RUN", help=about)
-    add("--metric", default="accuracy", help="a column of curve.csv (default: accuracy)")
+    about = "a column of curve.csv (default: accuracy, or val/accuracy if no run has it)"
+    add("--metric", default=None, help=about)
     about = "the folder of compare.csv and compare.png (default: the current one)"
     add("--output", type=Path, default=Path(), metavar="FOLDER", help=about)
     options = parser.parse_args(list(args))
-    metric = options.metric
     runs = load_runs(options.runs)
+    metric = options.metric or _default_metric(runs)
     measured = [run for run in runs if len(run.values(metric))]
     if not measured:
         raise ConfigurationError(_no_metric(runs, metric))
     table = pd.DataFrame([_row(run, metric) for run in runs], dtype=object)
+    if any(run.tested for run in runs):
+        _insert_tests(table, runs, metric.removeprefix("val/"))
     texts = table.apply(lambda column: column.map(lambda value: _text(column.name, value, metric)))
     print(to_text(TableItem("runs", "", texts), sys.maxsize))
     groups = group_by_settings(measured)
@@ -53,6 +56,27 @@ def compare(args: Sequence[str]) -> pd.DataFrame:
     write_atomically(picture, lambda opened: figure.savefig(opened, format="png"))
     print(f"Written to {file} and {picture}")
     return table
+
+
+def _default_metric(runs: Sequence[Run]) -> str:
+    """Return the accuracy on test data, or on validation data if no run has the other one."""
+    is_tested = any(len(run.values("accuracy")) for run in runs)
+    is_validated = any(len(run.values("val/accuracy")) for run in runs)
+    return "val/accuracy" if is_validated and not is_tested else "accuracy"
+
+
+def _insert_tests(table: pd.DataFrame, runs: Sequence[Run], metric: str) -> None:
+    """Add what the runs measured on test data: in the round that they chose, else in the last."""
+    values = []
+    rounds = []
+    for run in runs:
+        curve = run.values(metric)
+        last = None if curve.empty else curve.iloc[-1]
+        values.append(run.tested.get(metric) if run.tested else last)
+        rounds.append(run.tested.get("round", None if curve.empty else curve.index[-1]))
+    place = table.columns.get_loc("bytes")
+    table.insert(place, f"test {metric}", pd.Series(values, dtype=object))
+    table.insert(place + 1, "of round", pd.Series(rounds, dtype=object))
 
 
 def _no_metric(runs: Sequence[Run], metric: str) -> str:
@@ -118,7 +142,8 @@ def _text(head: str, value: Any, metric: str) -> str:
         return "-"
     if head == "bytes":
         return f"{value / 1e6:,.1f} MB"
-    return _number(value, metric) if head.startswith(("last ", "best ")) else str(value)
+    is_measured = head.startswith(("last ", "best ", "test "))
+    return _number(value, metric) if is_measured else str(value)
 
 
 def _number(value: float, metric: str) -> str:

@@ -40,6 +40,12 @@ class Run:
         return 0 if self.curve.empty else int(self.curve.index[-1])
 
     @property
+    def tested(self) -> dict[str, Any]:
+        """The metrics on test data of the round that validation data chose; empty without."""
+        tested = self.summary.get("test")
+        return dict(tested) if isinstance(tested, Mapping) else {}
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All settings by path, such as "data/alpha"."""
         flat = pd.json_normalize(self.summary.get("settings", {}), sep="/")

@@ -114,7 +114,28 @@ def test_test_and_validation_data_are_not_mixed(tmp_path, capsys):
     rows = run(validated, "--metric", "val/accuracy", "--output", tmp_path)
     assert list(rows["best over rounds (validation data)"]) == [0.7]
     with pytest.raises(ConfigurationError, match="add --metric val/accuracy"):
-        run(validated)
+        run(validated, "--metric", "accuracy")
+
+
+def test_runs_with_validation_data_need_no_option(tmp_path, capsys):
+    """As with ``--config silos``: their rounds have val/accuracy alone, and a test follows."""
+    one = write_run(tmp_path / "one", [0.6, 0.8, 0.7], metric="val/accuracy")
+    write_run(tmp_path / "two", [0.5, 0.4], "FedAvg", metric="val/accuracy")  # still runs
+    summary = json.loads((one / "summary.json").read_text())
+    tested = {"test": {"accuracy": 0.55, "round": 2}, "last_test": {"accuracy": 0.5, "round": 3}}
+    (one / "summary.json").write_text(json.dumps(summary | tested))
+    rows = run(tmp_path, "--output", tmp_path / "out")
+    assert list(rows["last val/accuracy"]) == [0.7, 0.4]
+    assert list(rows["best over rounds (validation data)"]) == [0.8, 0.5]
+    assert list(rows["test accuracy"]) == [0.55, None]
+    assert list(rows["of round"]) == [2, None]
+    printed = capsys.readouterr().out
+    assert "55.0%" in printed
+    assert "not in the curves" not in printed
+    write_run(tmp_path / "three", [0.2, 0.3], "FedDF")
+    rows = run(tmp_path, "--output", tmp_path / "out").set_index("run")
+    assert rows["test accuracy"].to_dict() == {"one": 0.55, "three": 0.3, "two": None}
+    assert rows["of round"].to_dict() == {"one": 2, "three": 2, "two": None}
 
 
 def test_a_finished_run(finished_run, tmp_path):

@@ -322,7 +322,6 @@ def test_the_best_round_on_validation_data_and_the_last_are_tested(tmp_path, cap
     [folder] = (tmp_path / "runs").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds"] == 3
-    assert summary["accuracy"] is None  # not measured in the rounds
     best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["federation"]
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     measured = [entry["val/accuracy"] for entry in last["federation"]["history"]]
@@ -334,6 +333,9 @@ def test_the_best_round_on_validation_data_and_the_last_are_tested(tmp_path, cap
     test = FewDigits().test()
     accuracy = (again(test.inputs).argmax(dim=1) == test.targets).float().mean().item()
     assert summary["test"]["accuracy"] == pytest.approx(accuracy)
+    headline = [summary[name] for name in ("accuracy", "accuracy_of", "accuracy_round")]
+    assert headline == [summary["test"]["accuracy"], "test", summary["test"]["round"]]
+    assert list(summary)[3] == "accuracy"
     latest = Federation.load_from_checkpoint(folder / "checkpoints" / "last.ckpt")
     after = (latest(test.inputs).argmax(dim=1) == test.targets).float().mean().item()
     assert summary["last_test"]["accuracy"] == pytest.approx(after)

@@ -160,6 +160,32 @@ def client_lines_figure(
     return figure
 
 
+def client_bars_figure(names: Sequence[str], accuracies: Sequence[float], note: str) -> "Figure":
+    """Draw the accuracy of the first `MAX_CLIENTS` clients as bars, and their mean as a line."""
+    shown = [style.cut(name) for name in names[: style.MAX_CLIENTS]]
+    percents = [100 * accuracy for accuracy in accuracies]
+    mean = float(np.mean(percents))
+    row = style.clipped(6.4 / len(shown), 0.08, 0.35)
+    title = f"Test accuracy of each client: mean {mean:.1f} %"
+    title += style.of_more(len(shown), len(names))
+    figure, axes = style.canvas(_WIDTH, row * len(shown), title, note)
+    axes.barh(range(len(shown)), percents[: len(shown)], height=0.7, color=style.BLUE)
+    axes.axvline(mean, color=style.INK, linewidth=1.6, linestyle=(0, (4, 2)))
+    for i in style.row_ticks(axes, shown, row):
+        axes.annotate(
+            f"{percents[i]:.1f}",
+            (1, i),
+            (6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.TICK_SIZE,
+            color=style.MUTED,
+        )
+    axes.set(xlim=(0, 100), ylim=(len(shown) - 0.5, -0.5), xlabel="accuracy in %")
+    return figure
+
+
 def blend_figure(weights: Mapping[str, Mapping[int, float]]) -> "Figure":
     """Draw the weight of the distilled model over the rounds, as the clients chose it."""
     note = "0: the average of the clients' models, 1: the distilled model"

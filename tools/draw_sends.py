@@ -74,8 +74,8 @@ def draw() -> str:
     """Return the drawing as SVG."""
     height = TOP + ROW_HEIGHT * len(METHODS) + 76
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="600" '
-        f'height="{600 * height // WIDTH}" font-family="{FONT}" font-size="16" fill="#1f2328">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" font-family="{FONT}" font-size="16" fill="#1f2328">',
         "<title>What leaves a client, by method, and whether it is private</title>",
         f'<rect width="{WIDTH}" height="{height}" rx="12" fill="#fff"/>',
         draw_text(COLUMNS[0], 28, "A client sends", ' font-weight="bold"'),

@@ -9,7 +9,6 @@ import math
 import os
 import secrets
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,26 +110,6 @@ def _without_formula(cell: Any) -> Any:
     except ValueError:
         return f"'{text}"
     return cell
-
-
-def check_archive(path: Path) -> None:
-    """Raise a ValueError if a file is not an undamaged zip archive as ``torch.save`` writes it.
-
-    The archive has a CRC-32 of every entry, which torch does not check. An entry with attributes
-    could be marked as a folder, which torch reads as memory that nobody has initialized.
-    """
-    with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":
-            raise ValueError("it is not a file that torch.save wrote")
-        try:
-            with zipfile.ZipFile(file) as archive:
-                damaged = archive.testzip()
-                marked = [entry.filename for entry in archive.infolist() if entry.external_attr]
-        # damaged headers can raise nearly any exception in zipfile
-        except Exception as error:
-            raise ValueError("it is damaged or incomplete") from error
-    if damaged is not None or marked:
-        raise ValueError(f"it is damaged: the checksum of {damaged or marked[0]} does not match")
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from fedaux_pl.data.fingerprints import hash_tensor, machine_key
 from fedaux_pl.data.input_checks import reason_of
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import check_archive, create_folder, locked, user_cache, write_atomically
+from fedaux_pl.files import create_folder, locked, user_cache, write_atomically
+from fedaux_pl.tensor_files import load_tensor_file
 
 CacheKey = dict[str, str | int]
 """What determines cached tensors; "kind" is the prefix of the file name."""
@@ -111,8 +112,7 @@ def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Ten
     if not path.is_file():
         return None
     try:
-        check_archive(path)
-        content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        content: Any = load_tensor_file(path)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ValueError("not written by this version of fedaux_pl")
         if content["key"] != text:
@@ -120,7 +120,7 @@ def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Ten
         tensors: dict[str, Tensor] = content["tensors"]
         if content["sha256"] != tensor_digest(**tensors):
             raise ValueError("its checksum does not match")
-    # a damaged file can raise nearly any exception in the unpickler; none may stop a run
+    # foreign content can raise nearly any exception; none may stop a run
     except Exception as error:
         if warn:
             reason = f"cannot be used ({reason_of(error)}) and is built again"

@@ -13,8 +13,9 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from fedaux_pl._version import __version__
 from fedaux_pl.data.fingerprints import have_other_keys
 from fedaux_pl.errors import ConfigurationError, first_line
-from fedaux_pl.files import check_archive, write_atomically
+from fedaux_pl.files import write_atomically
 from fedaux_pl.lightning import TorchCheckpointIO, rank_zero_warn
+from fedaux_pl.tensor_files import load_tensor_file
 
 FORMAT = 6
 """The format of a federation's checkpoints, since 0.10; others are refused."""
@@ -64,11 +65,23 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.finish()
         super().teardown()
 
-    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
-        """Load a checkpoint as Lightning does; raise a ConfigurationError if it is damaged."""
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Any = "cpu",
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Load a checkpoint; raise a ConfigurationError if it is damaged or holds other objects.
+
+        Tensors of a local file come to the CPU. Lightning reads files of other machines, and those
+        that the caller trusts by ``weights_only=False``.
+        """
         self.finish()
+        is_trusted = weights_only is False
         with _reading(path):
-            return super().load_checkpoint(path, *args, **options)
+            if Path(path).is_file() and not is_trusted:
+                return dict(load_tensor_file(Path(path)))
+            return super().load_checkpoint(path, map_location, weights_only)
 
 
 def _write(checkpoint: dict[str, Any], target: Path) -> None:
@@ -82,10 +95,8 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
 
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Check a local file before it is read; turn all errors of reading it into one."""
+    """Turn all errors of reading a file into one."""
     try:
-        if Path(path).is_file():
-            check_archive(Path(path))
         yield
     # The unpickler can raise nearly any exception for a file of another format.
     except Exception as error:
@@ -97,8 +108,9 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def check_undamaged(path: str | os.PathLike[str]) -> None:
     """Raise a ConfigurationError if a local file is damaged or of a foreign format."""
-    with _reading(path):
-        pass
+    if Path(path).is_file():
+        with _reading(path):
+            load_tensor_file(Path(path), is_mapped=True)
 
 
 def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
@@ -151,7 +163,7 @@ def find_last(root: Path) -> Path | None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Load the checkpoint of a federation, with memory-mapped tensors."""
     with _reading(path):
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        checkpoint = load_tensor_file(path, is_mapped=True)
     if not isinstance(checkpoint, dict) or "federation" not in checkpoint:
         raise ConfigurationError(
             f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"

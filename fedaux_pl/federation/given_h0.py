@@ -12,6 +12,7 @@ from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
+from fedaux_pl.tensor_files import load_tensor_file
 
 if TYPE_CHECKING:
     from fedaux_pl.federation.federation_module import FederationModule
@@ -129,8 +130,8 @@ def _is_safetensors(path: Path) -> bool:
 
 def _read_state(path: Path) -> State:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler can raise nearly any exception
+        content = load_tensor_file(path)
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{path} cannot be read as weights ({first_line(error)}): give safetensors, a "
             "Lightning checkpoint of SimCLR, or a state dict that torch.save wrote"

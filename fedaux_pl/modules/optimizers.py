@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torchmetrics.aggregation import MeanMetric
 
-from fedaux_pl.errors import check_setting, is_fraction, is_positive
+from fedaux_pl.errors import ConfigurationError, check_setting, is_fraction, is_positive
 from fedaux_pl.lightning import LightningModule
 from fedaux_pl.modules.model_argument import save_arguments
+from fedaux_pl.tensor_files import TensorFileError, load_tensor_file
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars"]
 
@@ -128,8 +129,14 @@ class OptimizedModule(LightningModule):
         weights_only: bool = True,
         **changed: Any,
     ) -> Self:
-        """Create the module of a checkpoint; ``changed`` replaces arguments of its constructor."""
-        checkpoint = torch.load(checkpoint_path, map_location, weights_only=weights_only)
+        """Create the module of a checkpoint; ``changed`` replaces arguments of its constructor.
+
+        With ``weights_only=False`` a checkpoint can execute code.
+        """
+        if weights_only:
+            checkpoint = _read_checkpoint(Path(checkpoint_path))
+        else:
+            checkpoint = torch.load(checkpoint_path, map_location, weights_only=False)
         arguments = cls.rebuild_arguments(checkpoint["hyper_parameters"]) | changed
         known = inspect.signature(cls).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
@@ -170,3 +177,19 @@ class OptimizedModule(LightningModule):
         if self._trainer is not None:
             self.train_loss(loss.detach(), weight=batch_size)
             self.log("train/loss", self.train_loss, on_epoch=True, on_step=False, prog_bar=True)
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read the checkpoint of a LightningModule; raise a ConfigurationError if it is none."""
+    try:
+        checkpoint = load_tensor_file(path)
+    except TensorFileError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as a checkpoint ({error}): give one that Lightning wrote"
+        ) from error
+    for name in ("hyper_parameters", "state_dict"):
+        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(name), dict):
+            raise ConfigurationError(
+                f"{path} has no {name}: give a checkpoint of this module that Lightning wrote"
+            )
+    return checkpoint

@@ -30,6 +30,7 @@ from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import locked, state_folder, write_atomically
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.release import Release, spent
+from fedaux_pl.tensor_files import parse_tensor_file
 
 Digests = npt.NDArray[np.uint64]
 
@@ -231,7 +232,7 @@ class Ledger:
 def _parse(content: bytes) -> dict[str, Any]:
     """Return what ``add`` has stored; raise a ValueError for foreign content."""
     try:
-        stored: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        stored: dict[str, Any] = parse_tensor_file(content)
         releases = {client: Release(**cost) for client, cost in stored["releases"].items()}
         digests = stored["digests"]
         if any(not isinstance(d, str) and d.dtype != torch.int64 for d in digests.values()):

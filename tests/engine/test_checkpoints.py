@@ -10,7 +10,13 @@ import fedaux_pl.engine.checkpoints
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import keyed_fingerprint
 from fedaux_pl.engine import AtomicCheckpointIO
-from fedaux_pl.engine.checkpoints import FORMAT, check_resumable, find_last, load_checkpoint
+from fedaux_pl.engine.checkpoints import (
+    FORMAT,
+    check_resumable,
+    check_undamaged,
+    find_last,
+    load_checkpoint,
+)
 from fedaux_pl.errors import ConfigurationError
 
 
@@ -203,6 +209,17 @@ def test_a_flipped_bit_that_torch_reads_as_zeros(tmp_path):
     for load in (load_checkpoint, AtomicCheckpointIO().load_checkpoint):
         with pytest.raises(ConfigurationError, match=r"it is damaged: the checksum of .*/data/0"):
             load(path)
+
+
+def test_a_checkpoint_holds_tensors_and_plain_values_alone(tmp_path):
+    """A bytearray takes gigabytes in a file of a kilobyte."""
+    path = tmp_path / "last.ckpt"
+    torch.save({"federation": {}, "more": bytearray(10)}, path)
+    message = r"cannot be read as a checkpoint \(it holds 'builtins\.bytearray', but only tensors"
+    for load in (load_checkpoint, AtomicCheckpointIO().load_checkpoint, check_undamaged):
+        with pytest.raises(ConfigurationError, match=message):
+            load(path)
+    assert AtomicCheckpointIO().load_checkpoint(path, weights_only=False)["more"] == bytearray(10)
 
 
 def test_the_newest_checkpoint_is_not_that_of_a_benchmark(tmp_path):

@@ -112,6 +112,30 @@ def test_what_does_not_fit_is_one_line(tmp_path):
         read_h0(tmp_path / "list.pt", network())
 
 
+def test_a_file_that_claims_gigabytes_is_one_line(tmp_path):
+    path = tmp_path / "large.pt"
+    torch.save({"weights": torch.zeros(1).expand(1 << 40)}, path)
+    with pytest.raises(
+        ConfigurationError, match=r"large\.pt cannot be read .*stores 1: save a con"
+    ):
+        read_h0(path, network())
+    torch.save({"weights": bytearray(10)}, path)
+    message = (
+        r"large\.pt cannot be read as weights \(it holds 'builtins\.bytearray', but only tensors"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        read_h0(path, network())
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_files_of_earlier_versions_of_torch_are_read(tmp_path, is_zip):
+    """torchvision's older weights are no zip archives."""
+    path = tmp_path / "h0.pth"
+    torch.save(network().state_dict(), path, _use_new_zipfile_serialization=is_zip)
+    state, _ = read_h0(path, network(1))
+    assert_same(state, backbone())
+
+
 def test_nothing_given_is_ignored(tmp_path):
     path = tmp_path / "h0.safetensors"
     save_backbone(path, network())

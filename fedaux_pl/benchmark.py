@@ -40,8 +40,8 @@ class MeasuredStart(Role):
 
     def run(self, federation: Federation, preparation: Preparation) -> None:
         """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
-        self._listen_to_triton()
         device = federation.device
+        self._listen_to_triton(device)
         runner = preparation.context.runner
         runner.preparing = self._watch(runner.preparing, device)
         settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
@@ -60,7 +60,9 @@ class MeasuredStart(Role):
 
         return measured
 
-    def _listen_to_triton(self) -> None:
+    def _listen_to_triton(self, device: torch.device) -> None:
+        if device.type != "cuda":  # no other device runs kernels of Triton
+            return
         try:
             from triton import knobs  # Triton 3.4 or later, on Linux
         except ImportError:

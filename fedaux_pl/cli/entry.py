@@ -4,6 +4,7 @@ It imports nothing heavy, so that --help and --version answer at once; a verb im
 """
 
 import argparse
+import atexit
 import gc
 import os
 import signal
@@ -216,6 +217,8 @@ def _import(name: str) -> Any:
     try:
         module = import_module(name)
         gc.freeze()
+        # PyTorch imports Triton, which reports its frozen objects as leaked when the process ends
+        atexit.register(gc.unfreeze)
     finally:
         gc.enable()
     return module

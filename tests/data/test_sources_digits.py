@@ -4,8 +4,11 @@ import runpy
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+pytest.importorskip("sklearn")
+
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 

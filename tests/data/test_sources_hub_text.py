@@ -8,10 +8,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from types import SimpleNamespace
 
+import pytest
+
+pytest.importorskip("datasets")
+
 import datasets
 import huggingface_hub
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 
 from fedaux_pl.data import AGNews, AmazonReviews, BookCorpus, FederatedDataModule

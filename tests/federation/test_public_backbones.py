@@ -1,6 +1,9 @@
 """Weights that others have published are h_0 of a federation on pictures in folders."""
 
 import pytest
+
+pytest.importorskip("timm")
+
 import timm
 import torch
 import torchvision

@@ -7,9 +7,12 @@ from fractions import Fraction
 from hashlib import shake_256
 from types import SimpleNamespace
 
+import pytest
+
+pytest.importorskip("opendp")
+
 import numpy as np
 import opendp.prelude as dp
-import pytest
 from scipy.signal import fftconvolve
 from scipy.stats import chi2_contingency, chisquare, ks_2samp
 

@@ -2,8 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
+
+pytest.importorskip("sklearn")
+
+import numpy as np
 import torch
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis

@@ -2,6 +2,9 @@ import math
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("sklearn")
+
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch.testing import assert_close

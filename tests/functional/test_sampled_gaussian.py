@@ -1,7 +1,10 @@
 import math
 
-import numpy as np
 import pytest
+
+pytest.importorskip("dp_accounting")
+
+import numpy as np
 import torch
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution

@@ -1,6 +1,9 @@
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("timm")
+
 import timm
 from PIL import Image
 

@@ -1,5 +1,8 @@
-import numpy as np
 import pytest
+
+pytest.importorskip("sklearn")
+
+import numpy as np
 import sklearn.datasets
 import sklearn.decomposition
 import sklearn.linear_model

@@ -1,10 +1,13 @@
 import math
 import random
 
+import pytest
+
+pytest.importorskip("dp_accounting")
+
 import dp_accounting
 import mpmath
 import numpy as np
-import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings

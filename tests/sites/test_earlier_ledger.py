@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("cryptography")
+
 import torch
 from torch import nn
 

@@ -9,8 +9,11 @@ import stat
 from copy import copy
 from itertools import combinations, product
 
-import numpy as np
 import pytest
+
+pytest.importorskip("cryptography")
+
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey

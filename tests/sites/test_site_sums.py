@@ -4,6 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("cryptography")
+
 import torch
 from safetensors.torch import load
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("submitit")
+
 import submitit
 
 from fedaux_pl.errors import ConfigurationError, FedauxError

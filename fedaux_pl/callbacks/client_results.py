@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd  # which a run without named clients does not import
 
 Measured = Mapping[str, float]
+MAX_NAMED = 5  # of more clients, a line has the worst and the best
 _JOINT = ["(mean)", "(worst)"]  # of all clients
 
 
@@ -61,16 +62,21 @@ def _is_mean(key: str) -> bool:
 
 
 def describe_clients(measured: Measured) -> str | None:
-    """Return the mean, worst and best accuracy of the clients in one line; None without clients."""
+    """Return the accuracy of the clients in one line, or of many their worst and best one.
+
+    None without clients.
+    """
     if not any(map(_is_mean, measured)):
         return None
     table = by_client(measured)
     metric = table.columns[0]
     values = table[metric].dropna()
     clients = values.drop(_JOINT, errors="ignore")
+    start = f"{metric.replace('val/', 'validation ')} by client: mean {values['(mean)']:.1%}, "
+    if len(clients) <= MAX_NAMED:
+        return start + ", ".join(f"{name} {value:.1%}" for name, value in clients.items())
     return (
-        f"{metric.replace('val/', 'validation ')} by client: mean {values['(mean)']:.1%}, "
-        f"worst {clients.min():.1%} ({clients.idxmin()}), "
+        f"{start}worst {clients.min():.1%} ({clients.idxmin()}), "
         f"best {clients.max():.1%} ({clients.idxmax()})"
     )
 

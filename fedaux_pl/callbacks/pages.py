@@ -55,7 +55,6 @@ def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
 def describe_run(federation: RunView, knows_pretraining: bool) -> str:
     """Return the text "about this run" as Markdown; it says if the run has no loss of h_0."""
     algorithm = federation.algorithm
-    private = federation.data.private
     auxiliary = federation.data.auxiliary
     clients = ", ".join(f"{count} with {name}" for name, count in federation.clients.items())
     alpha = federation.settings()["data"].get("alpha")
@@ -68,7 +67,7 @@ def describe_run(federation: RunView, knows_pretraining: bool) -> str:
         role = f"each sends {count} and nothing else"
     rows = {
         "method": algorithm.name,
-        "private data": f"{private.data_name}, {len(federation.data.classes)} classes",
+        "private data": f"{federation.data.private_name}, {len(federation.data.classes)} classes",
         "auxiliary data": "none" if auxiliary is None else auxiliary.data_name,
         "clients": f"{clients}; {role}",
         "split over clients": split,
@@ -137,7 +136,7 @@ def headline(federation: RunView) -> dict[str, Any]:
     settings = federation.settings()
     return {
         "1 method": federation.algorithm.name,
-        "2 data": federation.data.private.data_name,
+        "2 data": federation.data.private_name,
         "3 alpha": settings["data"].get("alpha"),
         "4 epsilon": settings["algorithm"].get("epsilon"),
         "5 seed": federation.seed,

@@ -99,6 +99,8 @@ class FederationReport(FederationCallback):
         if not trainer.is_global_zero:
             return
         print(format_guarantees(federation.guarantees()))
+        if federation.history:  # a resumed run has printed them
+            self._printed |= {kind for kind, _ in self._notes.find(federation)}
         self._print_notes(federation)
         texts = {
             "about this run": pages.describe_run(federation, self._pretrained),

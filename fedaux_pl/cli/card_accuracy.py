@@ -67,7 +67,7 @@ def accuracy_rows(
     if client is not None and client.statistics != settings["batchnorm_statistics"]:
         return [("test accuracy", "not measured")]
     name = "accuracy" if client is None else f"client_accuracy/{client.name}"
-    whose = settings["data"]["private"] if client is None else client.name
+    whose = client.name if client else federation.get("data_names", settings["data"])["private"]
     on_test = {**last, **tested}
     text = "not measured"
     if name in on_test:

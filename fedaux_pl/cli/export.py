@@ -164,6 +164,7 @@ def model_card(
     data = settings["data"]
     algorithm = dict(settings["algorithm"])
     method = algorithm.pop("method")
+    name = federation.get("data_names", data)["private"]
     rounds = int(_last_round(federation)["round"])
     is_image = len(federation["input_shape"]) == 3
     shape = "x".join(map(str, federation["input_shape"]))
@@ -180,8 +181,8 @@ def model_card(
         ("weights", f"{checkpoint}, after round {rounds}"),
         ("settings of the method", _inline(algorithm)),
         ("clients", f"{clients}; {role}"),
-        ("private data", f"{data['private']}, {split}"),
-        ("auxiliary data", data["auxiliary"] or "none"),
+        ("private data", f"{_name_data(federation, 'private')}, {split}"),
+        ("auxiliary data", _name_data(federation, "auxiliary")),
         *accuracy_rows(federation, _last_round(federation), tested, monitor, client),
         ("classes", ", ".join(map(str, classes[:20])) + (", ..." if len(classes) > 20 else "")),
         ("inputs", f"{'images, uint8' if is_image else 'token ids'}, {shape}"),
@@ -206,7 +207,7 @@ def model_card(
 library_name: fedaux-pl
 ---
 
-# {method} on {data["private"]}
+# {method} on {name}
 
 Trained by federated learning with fedaux-pl {__version__}.
 
@@ -226,6 +227,15 @@ def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the measurements of the last round, which may not be in the history yet."""
     last = federation["round"] or (federation["history"] or [{}])[-1]
     return {"round": len(federation["history"]), **last}
+
+
+def _name_data(federation: Mapping[str, Any], part: str) -> str:
+    """Return the name of the private or the auxiliary data, with the class of their source."""
+    source = federation["settings"]["data"][part]
+    name = federation.get("data_names", {}).get(part)  # which earlier checkpoints lack
+    if source is None:
+        return "none"
+    return str(source) if name in (None, source) else f"{name} ({source})"
 
 
 def _whose(settings: Mapping[str, Any], client: ClientModel | None) -> str:

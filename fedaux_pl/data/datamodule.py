@@ -59,6 +59,8 @@ class FederatedDataModule(pl.LightningDataModule):
         split: The split without given clients: ``equal``, the paper's, gives all clients as many
             samples; ``unequal`` draws the same distributions and lets sizes differ; ``shards``
             gives a client two shards of the samples sorted by class (McMahan et al. 2017).
+        name: What the private data are called in names of runs, in tables and on model cards; null
+            for the name of the data set, of its file or of its folder.
 
     Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -82,8 +84,10 @@ class FederatedDataModule(pl.LightningDataModule):
         memory: Memory | None = None,
         download: bool | None = None,
         split: Split = "equal",
+        name: str | None = None,
     ) -> None:
         super().__init__()
+        check_setting("name", name, name is None or bool(name.strip()), "be a name or null")
         is_known = memory in (*get_args(Memory), None)
         check_setting("memory", memory, is_known, "be device, host, disk or null")
         is_known = holds in (*get_args(Holding), None)
@@ -113,6 +117,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.holds: Holding | None = holds
         self.memory: Memory | None = memory
         self.download = download
+        self.name = name
         self.site_sizes: dict[int, int] = {}  # |D_i| of the sites that have answered
         self.site_names: list[str] = []
         self._is_fast = False  # whether the loaded data are those of a fast_dev_run
@@ -271,7 +276,15 @@ class FederatedDataModule(pl.LightningDataModule):
     @property
     def data_name(self) -> str:
         """The names of the private and the auxiliary data, such as "CIFAR10 + STL10"."""
-        return " + ".join(source.data_name for source in self._sources())
+        names = [self.private_name]
+        if self.auxiliary is not None:
+            names.append(self.auxiliary.data_name)
+        return " + ".join(names)
+
+    @property
+    def private_name(self) -> str:
+        """What the private data are called."""
+        return self.name or self.private.data_name
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -161,6 +162,22 @@ class Source(ABC):
     def as_version_1(self) -> "Source":
         """Return the same data as version 1 read them: this source if the inputs are the same."""
         return self
+
+
+_PARTS = frozenset({"train", "training", "test", "val", "validation"})
+
+
+def name_of_path(path: Path) -> str:
+    """Return what data at a path are called: the file or folder, or the one above ``train``.
+
+    Examples:
+        >>> name_of_path(Path("photos/train")), name_of_path(Path("photos.npz"))
+        ('photos', 'photos')
+    """
+    path = path.absolute()
+    while path.stem.lower() in _PARTS and path.parent.name:
+        path = path.parent
+    return path.name if path.is_dir() else path.stem
 
 
 class PartSource(Source):

@@ -201,7 +201,9 @@ class FederationModule(LightningModule):
         students = dict(self.students.items())
         if self.batchnorm_statistics == "own" and stage != "predict":
             check_own_statistics(data)
-            if not has_batchnorm(students.values()) and trainer.is_global_zero:
+            is_resumed = is_fit and trainer.ckpt_path is not None
+            is_told = trainer.is_global_zero and not is_resumed  # the run has said it then
+            if not has_batchnorm(students.values()) and is_told:
                 print_above_bars("note: no network has BatchNorm: 'own' statistics have no effect")
         check_sums(self.plan, students, len(data.classes))
         self._outer_threads = torch.get_num_threads()
@@ -443,6 +445,7 @@ class FederationModule(LightningModule):
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
             "input_format": data.input_format,
+            "data_names": _name_data(data),
             "history": self.history,
             "round": self.metrics,  # not in the history if saved right after validation
             "h0": self._h0,
@@ -532,3 +535,9 @@ class FederationModule(LightningModule):
         federation.metrics = content["round"]
         federation.carried.client_states = content["client_states"]  # clients are evaluated by them
         return federation.to(map_location or "cpu").eval()
+
+
+def _name_data(data: FederatedDataModule) -> dict[str, str | None]:
+    """Return what the data are called, for tables and model cards."""
+    auxiliary = None if data.auxiliary is None else data.auxiliary.data_name
+    return {"private": data.private_name, "auxiliary": auxiliary}

@@ -153,9 +153,12 @@ def run_name(federation: RunView) -> str:
     """Return a name that tells runs apart, such as ``FedDF+P-CIFAR10-alpha0.01-seed0``."""
     settings = federation.data.settings()
     alpha = settings["alpha"]
-    split = settings.get("split", "given-clients") if alpha is None else f"alpha{alpha:g}"
+    if alpha is None:
+        split = settings.get("split", f"{settings['num_clients']}-clients")
+    else:
+        split = f"alpha{alpha:g}"
     method = federation.algorithm.name.replace(" with memory", "")
-    parts = (method, federation.data.private.data_name, split, f"seed{federation.seed}")
+    parts = (method, federation.data.private_name, split, f"seed{federation.seed}")
     return re.sub(r"[^\w.+-]", "_", "-".join(parts))
 
 

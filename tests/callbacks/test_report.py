@@ -14,6 +14,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -311,6 +312,33 @@ def test_notes_are_printed_once_and_kept(tmp_path, capsys):
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept] == ["round 1", "round 2", "round 3"]
     assert told == [f"note: {kept[0]}"]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_resumed_run_does_not_repeat_its_notes(tmp_path, capsys):
+    data = {"private": FewDigits(train=20), "alpha": 0.01}
+    options = {"enable_checkpointing": True}
+
+    def resume(rounds, checkpoint=None):
+        saved = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+        callbacks = [FederationReport(images=False), saved]
+        fit(
+            tmp_path,
+            create(FedAvg(), participation=0.1),
+            rounds,
+            split(3, **data),
+            checkpoint,
+            callbacks=callbacks,
+            **options,
+        )
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+
+    assert len(resume(1)) == 1
+    before = read_json(tmp_path / "summary.json")["notes"]
+    assert resume(2, tmp_path / "last.ckpt") == []
+    after = read_json(tmp_path / "summary.json")["notes"]
+    assert len(after) == len(before) + 1  # they are kept all the same
 
 
 def test_notes_about_scores(tmp_path, capsys):

@@ -134,6 +134,19 @@ def test_the_model_card(run, tmp_path):
     assert "onnx" not in card
 
 
+def test_the_card_calls_data_by_their_name(run):
+    federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
+    assert federation["data_names"] == {"private": "FewDigits", "auxiliary": "FewDigits"}
+    names = {"private": "photos", "auxiliary": "public"}
+    card = model_card(federation | {"data_names": names}, [], "last.ckpt")
+    assert "# FedAUX on photos\n" in card
+    assert "| private data | photos (FewDigits), split over 3 clients" in card
+    assert "| auxiliary data | public (FewDigits) |" in card
+    assert "on the test data of photos" in card
+    del federation["data_names"]  # as in checkpoints of 1.0
+    assert "| auxiliary data | FewDigits |" in model_card(federation, [], "last.ckpt")
+
+
 @pytest.mark.parametrize(("chosen", "round_"), [(".", 7), ("last", 7), ("last.ckpt", 2)])
 def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, chosen, round_):
     """best.ckpt, if validation data chose one; predict takes the same."""

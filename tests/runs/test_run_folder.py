@@ -120,6 +120,28 @@ def test_a_run_is_named_after_its_folder_of_images(tmp_path):
     assert summaries == ["birds + Digits", "dogs + Digits"]
 
 
+def test_given_clients_are_counted_and_a_folder_of_training_images_is_not_the_name(tmp_path):
+    folder = tmp_path / "photos" / "train"
+    for client in ("north", "south"):
+        for label in "ab":
+            (folder / client / label).mkdir(parents=True)
+            for i in range(4):
+                Image.new("L", (8, 8), 30 * i).save(folder / client / label / f"{i}.png")
+    options = {"size": 8, "channels": 1, "test_fraction": 0.2, "clients": "first_level"}
+    for name, expected in ((None, "photos"), ("My wards", "My wards")):
+        source = ImageFolder(folder, **options)
+        data = FederatedDataModule(source, Digits("auxiliary"), name=name)
+        data.setup()
+        run = SimpleNamespace(data=data, algorithm=FedAvg(), seed=0)
+        assert run_name(run) == f"FedAvg-{expected.replace(' ', '_')}-2-clients-seed0"
+        assert data.data_name == f"{expected} + Digits"
+
+
+def test_a_name_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="name: got ' '; expected to be a name or null"):
+        FederatedDataModule(Digits(), name=" ")
+
+
 # --- any logger ----------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
-from fedaux_pl.data.source import Examples, PartSource, Source
+from fedaux_pl.data.source import Examples, PartSource, Source, name_of_path
 from fedaux_pl.errors import DataError, check_setting
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
@@ -113,8 +113,8 @@ class ImageFolder(PartSource):
 
     @property
     def data_name(self) -> str:
-        """The name of the folder."""
-        return self.root.absolute().name
+        """The name of the folder, or of the one above a folder such as ``train``."""
+        return name_of_path(self.root)
 
     @property
     def input_format(self) -> dict[str, str | int]:

@@ -25,7 +25,7 @@ from fedaux_pl.data.input_checks import (
 )
 from fedaux_pl.data.labels import Labels, distinct_classes, name_clients, number_labels, to_list
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
-from fedaux_pl.data.source import Examples, PartSource
+from fedaux_pl.data.source import Examples, PartSource, name_of_path
 from fedaux_pl.errors import DataError, FedauxError, check_setting
 
 Convert = Callable[[NDArray[Any]], Tensor]
@@ -84,8 +84,8 @@ class NpzImages(PartSource):
 
     @property
     def data_name(self) -> str:
-        """The name of the file."""
-        return self.path.absolute().stem
+        """The name of the file, or of the folder of a file such as ``train``."""
+        return name_of_path(self.path)
 
     def image_bytes(self) -> int:
         """The bytes of all arrays; of images that are scaled, before that."""

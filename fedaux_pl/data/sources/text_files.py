@@ -25,7 +25,7 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.source import Examples
+from fedaux_pl.data.source import Examples, name_of_path
 from fedaux_pl.data.tokenizer import Texts, TextSource
 from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError, check_setting
 
@@ -153,8 +153,8 @@ class TextFiles(TextSource):
 
     @property
     def data_name(self) -> str:
-        """The name of the file."""
-        return self.path.absolute().stem
+        """The name of the file, or of the folder of a file such as ``train``."""
+        return name_of_path(self.path)
 
     def auxiliary(self) -> Inputs:
         """The training texts; labels are not read and may be missing."""

@@ -66,7 +66,8 @@ def export(args: Sequence[str]) -> Path:
         )
     if "onnx" in formats and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigurationError(
-            "the format onnx needs onnx and onnxscript: run `pip install 'fedaux-pl[onnx]'`"
+            "the format onnx needs onnx and onnxscript: run `pip install -e '.[onnx]'` in "
+            "the clone of fedaux-pl"
         )
     federation = loaded["federation"]
     client = load_client_model(checkpoint, options)

@@ -65,7 +65,7 @@ def _pin(args: list[str]) -> None:
     options = parser.parse_args(args)
     if (options.name is None) == (options.certificates is None):
         parser.error("give one of --name and --certificates")
-    from fedaux_pl.sites.secure_sum import pin, signing_key  # raises without fedaux-pl[sites]
+    from fedaux_pl.sites.secure_sum import pin, signing_key  # raises without the extra `sites`
 
     name = options.name
     if name is None:

@@ -38,7 +38,7 @@ try:
 
     from fedaux_pl.sites.message_filter import CHUNK, SERVER, MessageFilter
 except ImportError as error:
-    raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
+    raise ConfigurationError("real sites need NVFlare: run pip install -e '.[sites]' in the clone of fedaux-pl") from error
 
 _CHANNEL = "fedaux"
 _TOPIC = "ask"

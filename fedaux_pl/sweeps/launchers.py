@@ -160,8 +160,8 @@ def create_executor(folder: Path, name: str, options: Mapping[str, str]) -> Any:
         executor.update_parameters(name=name, **named)
     except ImportError as error:
         raise ConfigurationError(
-            "the launcher slurm needs submitit: pip install 'fedaux-pl[slurm]', or choose "
-            "--launcher print"
+            "the launcher slurm needs submitit: run pip install -e '.[slurm]' in the clone of "
+            "fedaux-pl, or choose --launcher print"
         ) from error
     except (RuntimeError, NameError, ValueError, TypeError, AssertionError) as error:
         problem = first_line(error)

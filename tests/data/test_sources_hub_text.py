@@ -159,5 +159,5 @@ def test_hub_errors(publish, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="has no column text; its columns are body"):
         AGNews(VOCABULARY, repo=str(publish([{"body": "a"}])), cache_dir=tmp_path).train()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'fedaux-pl\[text\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install -e '.\[text\]'"):
         AGNews(VOCABULARY, cache_dir=tmp_path).train()

@@ -255,7 +255,7 @@ def test_options_of_slurm_are_checked(tmp_path, monkeypatch):
 
 def test_without_submitit_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'fedaux-pl\[slurm\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install -e '.\[slurm\]'"):
         create_executor(tmp_path, "a", {})
 
 

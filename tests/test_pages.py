@@ -128,12 +128,27 @@ def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
             assert not anchor or anchor in headings(target), f"{page.name}: {link}#{anchor}"
 
 
-def test_the_gallery_has_every_figure_below_a_command():
-    text = (ROOT / "docs" / "gallery.md").read_text()
-    shown = set(re.findall(r"!\[.*?\]\((.*?)\)", text))
-    assert shown == {p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.png")}
-    for section in text.split("\n## ")[1:]:
-        assert section.index("```bash") < section.index("![")
+def test_every_figure_stands_on_a_page():
+    shown = set()
+    for page in PAGES:
+        for image in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text()):
+            shown.add((page.parent / image).resolve())
+    figures = [*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")]
+    assert shown == {figure.resolve() for figure in figures}
+
+
+def test_every_extra_is_installed_from_a_clone():
+    """The package is on no registry, so that `pip install fedaux-pl` would find nothing."""
+    sources = [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("fedaux_pl/**/*.py"), *PAGES]
+    for path in sources:
+        if path.name != "CHANGELOG.md":
+            assert "install 'fedaux-pl" not in path.read_text(), path
+
+
+def test_the_drawing_of_what_clients_send_is_that_of_its_script():
+    from tools.draw_sends import draw
+
+    assert draw() == (ROOT / "docs" / "assets" / "sends.svg").read_text()
 
 
 def test_no_page_needs_a_script_from_another_host():

@@ -151,6 +151,16 @@ def test_the_drawing_of_what_clients_send_is_that_of_its_script():
     assert draw() == (ROOT / "docs" / "assets" / "sends.svg").read_text()
 
 
+TERMS = r"h₀|\balpha = |\+P\b|\breleases?\b|secure sum|class statistics|\bledger\b|D⁻|D_distill"
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_a_page_that_uses_a_term_links_to_the_glossary(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    if page.name != "glossary.md" and re.search(TERMS, text):
+        assert "](glossary.md" in text
+
+
 def test_no_page_needs_a_script_from_another_host():
     for page in PAGES:
         assert "```mermaid" not in page.read_text(), f"{page.name}: draw it as SVG in docs/assets"

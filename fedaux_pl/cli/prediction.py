@@ -12,13 +12,14 @@ from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import (
     WHITE,
+    Original,
     check_background,
     decode_images,
     is_image,
     list_images,
     note_transparent,
 )
-from fedaux_pl.data.input_checks import shorten
+from fedaux_pl.data.input_checks import note, shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
@@ -102,10 +103,10 @@ def _read_texts(path: Path, columns: Sequence[str], text_format: dict[str, Any])
     tokenize = FixedLengthTokenizer(text_format.get("tokenizer"), text_format["max_length"])
     filled = [index for index, text in enumerate(texts) if text]
     empty = len(texts) - len(filled)
-    note = f" ({empty} without a text have empty rows)" if empty else ""
+    unread = f" ({empty} without a text have empty rows)" if empty else ""
     inputs = tokenize([text for text in texts if text])
     names = {"row": range(len(texts)), "text": texts}
-    return Samples(inputs, filled, names, f"{len(texts)} texts{note}")
+    return Samples(inputs, filled, names, f"{len(texts)} texts{unread}")
 
 
 def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int], background: str) -> Samples:
@@ -148,10 +149,30 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int], backgrou
     readable = [index for index in range(len(files)) if index not in failures]
     where = ", ".join(str(path.absolute()) for path in paths)
     note_transparent(decoded.num_transparent, len(readable), where, background)
+    _note_changes(list(decoded.originals.values()), height, is_gray=channels == 1)
     unreadable = shorten([str(files[index]) for index in failures])
-    note = f" ({len(failures)} cannot be read and have empty rows: {unreadable})"
-    summary = f"{len(files)} images{note if failures else ''}"
+    unread = f" ({len(failures)} cannot be read and have empty rows: {unreadable})"
+    summary = f"{len(files)} images{unread if failures else ''}"
     return Samples(decoded.images[readable], readable, {"image": files}, summary)
+
+
+def _note_changes(originals: Sequence[Original], size: int, is_gray: bool) -> None:
+    """Say how many pictures did not have the size or the color of the run's inputs."""
+    resized = [it for it in originals if (it.width, it.height) != (size, size)]
+    if resized:
+        first = resized[0]
+        note(
+            f"{len(resized)} of {len(originals)} pictures are not of the size {size} x {size} that "
+            f"the run was trained on (the first: {first.width} x {first.height}): their central "
+            "squares were resized"
+        )
+    converted = sum(original.is_gray != is_gray for original in originals)
+    if converted:
+        found, trained = ("in color", "gray") if is_gray else ("gray", "color")
+        note(
+            f"{converted} of {len(originals)} pictures are {found}, but the run was trained on "
+            f"{trained} pictures: they were converted"
+        )
 
 
 def probabilities(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.fingerprints import count_shared, keyed_fingerprint
-from fedaux_pl.data.input_checks import check_finite, check_same_kind, shorten
+from fedaux_pl.data.input_checks import check_finite, check_same_kind, note, shorten
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, keep_in_host, select
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, did_you_mean
@@ -160,15 +160,26 @@ class PrivateData:
         return hashes
 
     def check_public(self, inputs: Inputs, key: bytes) -> int:
-        """Check that auxiliary inputs are of the same kind; count those that are private, too."""
+        """Check that auxiliary inputs are of the same kind; count those that are private, too.
+
+        A DataError tells if more than half of them are private.
+        """
         first = next(iter(self.parts.values()))
         check_same_kind(first.inputs, inputs, "private and auxiliary data")
         count = 0 if self.train is None else count_shared(self.train.inputs, inputs, key)
+        are_shared = "is also a private training sample"
+        if count > 1:
+            are_shared = "are also private training samples"
+        found = f"{count} of {len(inputs)} auxiliary samples {are_shared}"
+        if 2 * count > len(inputs):
+            raise DataError(
+                f"{found}, so they are no public data: give data.auxiliary a source of other "
+                "samples, or remove the shared ones from one of the two sources"
+            )
         if count:
-            rank_zero_warn(
-                f"{count} of {len(inputs)} auxiliary samples are also private training samples: "
-                "h_0 and the scores then depend on private data beyond what the privacy guarantee "
-                "covers; use other auxiliary data, or remove the samples"
+            note(
+                f"{found}: h_0 and the scores then depend on private data beyond what the privacy "
+                "guarantee covers; use other auxiliary data, or remove the samples"
             )
         return count
 

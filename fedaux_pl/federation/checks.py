@@ -29,6 +29,7 @@ from fedaux_pl.lightning import (
 )
 from fedaux_pl.lightning import callbacks as lightning_callbacks
 from fedaux_pl.models import check_model, options_of
+from fedaux_pl.models.image_size import ImageSizeProbe
 from fedaux_pl.modules.classifier_module import TrainedPart
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -138,6 +139,26 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
         raise ConfigurationError(
             f"data.negative_fraction: got 0; expected more for {scoring.scorer} with norm_bound "
             f"{scoring.norm_bound!r}, which use D^-: set it, or use Mean with norm_bound 'unit'"
+        )
+
+
+def check_image_size(data: FederatedDataModule, students: Mapping[str, nn.Module]) -> None:
+    """Raise a ConfigurationError if the images are too small for the layers of a network."""
+    if len(data.input_shape) != 3:
+        return  # texts
+    channels, height, width = data.input_shape
+    dtype = data.all_inputs[0].dtype
+    for name, model in students.items():
+        with isolated_rng(0):
+            probe = ImageSizeProbe(model, dtype)
+            if not probe.is_too_small(data.input_shape):
+                continue
+            smallest = probe.smallest_size(channels)
+        expected = "larger ones" if smallest is None else f"at least {smallest} x {smallest}"
+        raise ConfigurationError(
+            f"{name}: got images of {height} x {width} pixels; expected {expected}, so that no "
+            "layer halves a feature map of a single pixel: set `size` of the data sources, or give "
+            "larger images"
         )
 
 

@@ -210,6 +210,7 @@ class FederationModule(LightningModule):
         self.use_threads(self.processes.broadcast(choose_threads(students.values())))
         if not is_fit:
             return
+        checks.check_image_size(data, students)
         if not self.head_only:
             distillation = self.distillation if algorithm.distills else None
             checks.check_batches(data, students, self.architectures, self.local, distillation)

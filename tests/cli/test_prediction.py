@@ -158,6 +158,25 @@ def test_the_background_is_that_of_the_training(fitted, images, tmp_path):
     check(output, answers(model, images))
 
 
+def test_pictures_of_another_size_or_color_are_noted(fitted, folder, tmp_path, capsys):
+    _, _, checkpoint = fitted
+    args = ["predict", f"--ckpt_path={checkpoint}", f"--output={tmp_path / 'out.csv'}"]
+    assert main([*args, f"--images={folder}"]) == 0
+    assert "note: " not in capsys.readouterr().err
+    for name in ("01.png", "02.png"):
+        Image.new("RGB", (64, 48), "teal").save(folder / name)
+    assert main([*args, f"--images={folder}"]) == 0
+    told = capsys.readouterr().err
+    assert (
+        "note: 2 of 12 pictures are not of the size 8 x 8 that the run was trained on (the first: "
+        "64 x 48): their central squares were resized\n"
+    ) in told
+    assert (
+        "note: 2 of 12 pictures are in color, but the run was trained on gray pictures: they were "
+        "converted\n"
+    ) in told
+
+
 def test_an_npz_file(fitted, images, tmp_path):
     model, _, checkpoint = fitted
     np.savez(tmp_path / "images.npz", pictures=images.numpy(), other=np.zeros(3))

@@ -21,6 +21,7 @@ from fedaux_pl.data.fingerprints import (
     machine_key,
     record_digests,
 )
+from fedaux_pl.data.input_checks import note
 from fedaux_pl.errors import DataError
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
@@ -133,14 +134,37 @@ class Leaking(FewDigits):
         return torch.cat([super().auxiliary(), self.train().inputs[:7]])
 
 
-def test_shared_rows_are_reported():
+@pytest.mark.filterwarnings("error")
+def test_shared_rows_are_noted(capsys):
+    note.cache_clear()
     data = split(auxiliary=Leaking())
-    with pytest.warns(UserWarning, match="7 of 47 auxiliary samples are also private training"):
-        data.setup()
+    data.setup()
+    told = "note: 7 of 47 auxiliary samples are also private training samples: h_0 and the scores"
+    assert told in capsys.readouterr().err
     assert data.shared_rows == 7
     without = split(auxiliary=None)
     without.setup()
     assert without.shared_rows == 0
+
+
+class OfWhichPrivate(FewDigits):
+    """Ten auxiliary samples, of which some are private."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.shared = shared
+
+    def auxiliary(self):
+        return torch.cat(
+            [super().auxiliary()[self.shared : 10], self.train().inputs[: self.shared]]
+        )
+
+
+def test_auxiliary_data_that_are_mostly_private_are_an_error():
+    split(auxiliary=OfWhichPrivate(5)).setup()
+    expected = "^6 of 10 auxiliary samples are also private training samples, so they are no public"
+    with pytest.raises(DataError, match=f"{expected}.*: give data.auxiliary a source of other"):
+        split(auxiliary=OfWhichPrivate(6)).setup()
 
 
 class OtherTest(FewDigits):

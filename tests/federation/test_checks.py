@@ -9,10 +9,11 @@ from pytorch_lightning.callbacks import (
 )
 
 from fedaux_pl.algorithms import FedClassMeans
+from fedaux_pl.data import Digits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.federation.checks import check_trainer
-from tests.federations import create, fit
+from tests.federations import MIXED, create, fit, split
 
 
 def check(has_validation=False, **options):
@@ -143,3 +144,12 @@ def test_weights_of_classes_need_clients_that_train():
         ConfigurationError, match="clients of FedClassMeans do not train: set it to"
     ):
         create(FedClassMeans(), local=local)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_images_that_are_too_small_for_a_network(name, tmp_path):
+    small = split(private=Digits(size=4), auxiliary=None)
+    expected = f"^{name}: got images of 4 x 4 pixels; expected at least 5 x 5, .*: set `size`"
+    with pytest.raises(ConfigurationError, match=expected):
+        fit(tmp_path, create(clients={name: 3}), data=small)
+    fit(tmp_path, create(clients={name: 3}), 0, split(private=Digits(size=5), auxiliary=None))

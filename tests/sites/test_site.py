@@ -14,6 +14,7 @@ import torchvision
 from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
+from fedaux_pl.data import Digits
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.context import ServerFeatures
@@ -73,7 +74,7 @@ def test_a_site_needs_no_published_weights(tmp_path, monkeypatch):
     def federation():
         return create(algorithm, {name: 2}, model_options={"weights": "DEFAULT"})
 
-    _, (data, _) = apart(split(2))
+    _, (data, _) = apart(split(2, private=Digits(size=32), auxiliary=None))
     site = start_site(federation, data, tmp_path / "a", Limits())
     assert name in site.federation.students
 

@@ -147,6 +147,7 @@ def site(args: Sequence[str]) -> SiteCLI:
     kit = options.certificates
     name = certificates.certificate_name(kit)
     check_secrecy(kit, "client")
+    certificates.check_certificate(kit, "client")
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
     output = site_output(options.output, options.output_fine_tuning, name)
     Site(cli.model, limits, serve, name, options.server, output)

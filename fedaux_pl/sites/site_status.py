@@ -21,14 +21,13 @@ _SHOWN = {
 
 
 class SiteStatus:
-    """The state of all sites; each change is written to the file."""
+    """The state of all sites; ``write`` and each change write it to the file."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.path = path
         self._lock = threading.Lock()  # connections come and go in threads of the transport
         empty = {"connected": False, "since": None, "last_round": None, "last_code": None}
         self._sites: dict[str, dict[str, Any]] = {name: dict(empty) for name in names}
-        self._write()
 
     def change(self, name: str, **values: Any) -> None:
         """Note what is new about a site.
@@ -39,6 +38,11 @@ class SiteStatus:
         """
         with self._lock:
             self._sites[name].update(values)
+            self._write()
+
+    def write(self) -> None:
+        """Write the file before anything has changed."""
+        with self._lock:
             self._write()
 
     def _write(self) -> None:

@@ -1,8 +1,8 @@
 """NVFlare's transport under our own processes: mutual TLS, one port at the server, none at sites.
 
-This file and the filter alone know NVFlare. Its cells exchange messages by name; the name of a cell
-must be the common name of its certificate. A filter refuses everything but what a federation needs:
-a site speaks to the server alone, only when asked, in its own name, and in bytes.
+This file, the listener and the filter alone know NVFlare. Its cells exchange messages by name; the
+name of a cell must be the common name of its certificate. A filter refuses everything but what a
+federation needs: a site speaks to the server alone, only when asked, in its own name, and in bytes.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from fedaux_pl.sites.journal import Journal, is_printed
 from fedaux_pl.sites.kit import check_secrecy, find_credentials
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.tls import Silence, explain_silence, has_own_certificate
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
 try:
@@ -36,13 +37,20 @@ try:
     from nvflare.fuel.f3.cellnet.utils import new_cell_message
     from nvflare.fuel.f3.drivers import grpc_driver
 
+    from fedaux_pl.sites.certificates import check_certificate
+    from fedaux_pl.sites.listener import SCHEME, ExclusiveDriver
     from fedaux_pl.sites.message_filter import CHUNK, SERVER, MessageFilter
 except ImportError as error:
     raise ConfigurationError("real sites need NVFlare: run pip install -e '.[sites]' in the clone of fedaux-pl") from error
 
 _CHANNEL = "fedaux"
 _TOPIC = "ask"
+_STRANGER = "stranger"  # the kind of a message to a site that is no member of the run
+_NOTICE = 10.0  # seconds for it
+_NOTICES = 4  # that are under way at the same time
 _FIELDS = "fedaux"  # the header that has the plain values
+_START = 30.0  # seconds in which the port of the server must answer
+_PAUSE = 0.1  # seconds between two attempts to connect to it
 _RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
 _MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
@@ -115,12 +123,15 @@ class ServerTransport:
     def __init__(self, sites: Sites, status: SiteStatus) -> None:
         self.sites = sites
         self.status = status
-        url = f"grpcs://{sites.host}:{sites.port}"
+        url = f"{SCHEME}://{sites.host}:{sites.port}"
         kit = Path(sites.certificates)
         check_secrecy(kit, "server")
+        check_certificate(kit, "server")
+        self.files = find_credentials(kit, "server")
         self.cell = _create_cell(SERVER, url, kit, "server", sites.max_bytes)
         self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
+        self._notices = threading.Semaphore(_NOTICES)
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
         self.filter = MessageFilter(self.cell, sites.names, route, self._limit, tell)
         self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
@@ -128,17 +139,44 @@ class ServerTransport:
 
     def __enter__(self) -> Self:
         try:
-            self.cell.start()
-        except Exception as error:  # the transport raises RuntimeError, OSError and its own
+            self._listen()
+        except BaseException as error:  # the transport raises RuntimeError, OSError and its own
+            self._stop()  # its threads would keep the process
+            if not isinstance(error, Exception):
+                raise
             raise ConfigurationError(
                 f"the server cannot listen on {self.sites.host}:{self.sites.port} "
-                f"({first_line(error)}): choose another sites.port"
+                f"({first_line(error)}): end the process that does, or choose another sites.port; "
+                "sites.host must be a name or an address of this machine, or 0.0.0.0 for all"
             ) from error
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         with suppress(Exception):  # the result of the run is what counts
             self.cell.stop()
+
+    def _listen(self) -> None:
+        """Listen, and wait until all addresses answer by TLS."""
+        self.cell.start()
+        [connector] = self.cell.core_cell.communicator.conn_manager.connectors.values()
+        driver: ExclusiveDriver = connector.driver
+        driver.watch.say = tell
+        addresses = driver.bound.result(_START)
+        end = time.monotonic() + _START
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            while True:
+                driver.watch.expected += 1
+                if has_own_certificate(host.strip("[]"), int(port), self.files):
+                    break
+                if time.monotonic() > end:
+                    raise OSError(f"nothing answers by TLS on {address}")
+                time.sleep(_PAUSE)
+        self.status.write()  # the file of another server that listens already stays as it is
+        tell(f"listening on {self.sites.host}:{self.sites.port} ({', '.join(addresses)})")
 
     def connected(self) -> list[str]:
         """Return the names of the sites that are connected."""
@@ -199,12 +237,37 @@ class ServerTransport:
         """Note that a site has connected, or that its connection has ended."""
         name = agent.get_fqcn()
         if name not in self.sites.names:
+            if is_connected:
+                self._dismiss(name)
             return
         tell(f"{name} {'connected' if is_connected else 'disconnected'}")
         self.status.change(name, connected=is_connected, since=time.time())
         stop = self._asked.get(name)
         if stop is not None and not is_connected:
             stop.trigger("gone")
+
+    def _dismiss(self, name: str) -> None:
+        """Say at both ends that a site with a valid certificate is no member of this run."""
+        self.filter.tell_once(
+            f"{name[:80]!r} has a valid certificate, but is not in sites.names: it takes no part"
+        )
+        if self._notices.acquire(blocking=False):
+            # not in this thread, which belongs to the transport
+            threading.Thread(target=self._notify, args=[name], daemon=True).start()
+
+    def _notify(self, name: str) -> None:
+        try:
+            self.cell.send_request(
+                channel=_CHANNEL,
+                topic=_TOPIC,
+                target=name,
+                request=new_cell_message({_FIELDS: Message({"kind": _STRANGER}).sealed}, b""),
+                timeout=_NOTICE,
+            )
+        except Exception as error:  # whatever the transport raises
+            self.filter.tell_once(f"{name[:80]!r} could not be told ({type(error).__name__})")
+        finally:
+            self._notices.release()
 
 
 def serve(
@@ -237,6 +300,12 @@ def serve(
         except RefusalError as error:
             messages.tell_once(f"NOT answered: {error}")
             return reply(Message({"code": error.code}))
+        if message.fields.get("kind") == _STRANGER:
+            say(
+                f"{name} is not in sites.names of the server {server}: it is asked nothing until "
+                "a run with its name begins"
+            )
+            return reply(Message({}))
         if not free.acquire(blocking=False):
             token = str(message.fields.get("request", ""))[:64]
             return reply(Message({"request": token, "code": "busy"}))
@@ -244,15 +313,26 @@ def serve(
         work.put((message, done))
         return done
 
-    def left(*_: Any, **__: Any) -> None:
+    def explain() -> str | None:
+        host, _, port = server.rpartition(":")
+        return explain_silence(host, int(port), find_credentials(kit, "client"))
+
+    silence = Silence(explain, say)
+
+    def join(*_: Any, **__: Any) -> None:
+        silence.end()
+        say(f"connected to {server}")
+
+    def leave(*_: Any, **__: Any) -> None:
+        silence.begin()
         say("the connection has ended")
         messages.end(SERVER)
 
     limit = min(max_bytes, largest)
     refuse = partial(journal.say, kind="refused")
     messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, refuse)
-    cell.core_cell.set_cell_connected_cb(lambda *_, **__: say(f"connected to {server}"))
-    cell.core_cell.set_cell_disconnected_cb(left)
+    cell.core_cell.set_cell_connected_cb(join)
+    cell.core_cell.set_cell_disconnected_cb(leave)
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=receive)
 
     def end(number: int, _: object) -> None:
@@ -262,6 +342,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
         signal.signal(number, end)
     say(f"{name} waits for the server {server}")
+    silence.begin()
     try:
         cell.start()
         while True:
@@ -271,6 +352,7 @@ def serve(
             del message, done
             _return_memory()
     except BaseException:  # its threads would keep the process connected, and mute
+        silence.end()
         traceback.print_exc()
         journal.say("ended by an error", "end")
         os._exit(1)

@@ -10,24 +10,68 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fedaux_pl.errors import ConfigurationError
+
+KEY_FILE = "fingerprint.key"
+"""The secret key of this machine, in its state folder."""
 SCRATCH = ".part"
 """The suffix of files that are being written."""
 _FORMULA_STARTS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"  # the last four: full-width
 _REMINDER = 60.0  # seconds between two reports of a process that waits for a lock
 
 
+class NameTakenError(OSError):
+    """The file that was to be created is there: another process was faster."""
+
+
 def state_folder() -> Path:
-    """Return the folder of what must stay on this machine: keys, ledgers (``XDG_STATE_HOME``)."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "fedaux_pl")
+    """Return the folder of what must stay on this machine: keys, ledgers (``XDG_STATE_HOME``).
+
+    A relative ``XDG_STATE_HOME`` is ignored, as the XDG specification asks. Versions before 2.0
+    used it: if it has the key of a ledger, a ConfigurationError says so, because a new ledger would
+    forget what has been released.
+    """
+    given = os.environ.get("XDG_STATE_HOME", "")
+    earlier = Path(given, "fedaux_pl").absolute()
+    if given and not Path(given).is_absolute() and (earlier / KEY_FILE).is_file():
+        raise ConfigurationError(
+            f"XDG_STATE_HOME: got the relative path {given!r}, which the XDG specification tells "
+            f"programs to ignore, but {earlier} has the state of an earlier version: set "
+            f"XDG_STATE_HOME to {earlier.parent}"
+        )
+    return _own_folder("XDG_STATE_HOME", ".local/state")
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fedaux_pl")
+    """Return the user's cache folder, ``$XDG_CACHE_HOME/fedaux_pl`` or ``~/.cache/fedaux_pl``.
+
+    A relative ``XDG_CACHE_HOME`` is ignored, as the XDG specification asks.
+    """
+    return _own_folder("XDG_CACHE_HOME", ".cache")
+
+
+def is_user_cache(folder: Path) -> bool:
+    """Return whether this is the user's cache folder; a user without a home may have none."""
+    with suppress(ConfigurationError):
+        return folder == user_cache()
+    return False
+
+
+def _own_folder(variable: str, default: str) -> Path:
+    given = Path(os.environ.get(variable, ""))
+    if given.is_absolute():
+        return given / "fedaux_pl"
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # HOME is not set, and no entry of passwd has this user
+        raise ConfigurationError(
+            f"this user has no home folder: set HOME, or {variable} to an absolute path"
+        ) from error
+    return home / default / "fedaux_pl"
 
 
 def create_folder(folder: Path, private: bool = False) -> None:
@@ -37,22 +81,30 @@ def create_folder(folder: Path, private: bool = False) -> None:
     if an earlier version has created them.
     """
     folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
-    for closed in (state_folder(), user_cache()):
-        if folder.is_relative_to(closed) and closed.stat().st_uid == os.getuid():
-            closed.chmod(0o700)
+    for find in (state_folder, user_cache):
+        with suppress(ConfigurationError):  # without such a folder, this one is not below it
+            closed = find()
+            if folder.is_relative_to(closed) and closed.stat().st_uid == os.getuid():
+                closed.chmod(0o700)
 
 
 def write_atomically(
-    path: Path, write: Callable[[IO[bytes]], object], private: bool = False
+    path: Path,
+    write: Callable[[IO[bytes]], object],
+    private: bool = False,
+    exclusive: bool = False,
 ) -> None:
     """Write a file completely or not at all, unreadable to other users if it is private.
 
     Scratch files of killed processes are removed, so a path may have only one writer at a time:
     the owner of the folder, or the holder of a lock. ``write`` gets an open binary file.
+
+    If ``exclusive``, an existing file is never replaced: a NameTakenError is raised. Of several
+    writers at the same time one wins, also where locks exclude nobody.
     """
     create_folder(path.parent, private)
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*{SCRATCH}"):
-        left.unlink(missing_ok=True)
+    if not exclusive:
+        _remove_scratch(path)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}{SCRATCH}")
     try:
         mode = 0o600 if private else 0o666
@@ -60,7 +112,11 @@ def write_atomically(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        scratch.replace(path)
+        if exclusive:
+            _link(scratch, path)
+            _remove_scratch(path)  # of others: they can only fail now
+        else:
+            scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
@@ -70,13 +126,25 @@ def write_atomically(
         os.close(folder)
 
 
+def _remove_scratch(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{SCRATCH}"):
+        left.unlink(missing_ok=True)
+
+
+def _link(scratch: Path, path: Path) -> None:
+    try:
+        os.link(scratch, path)
+    except (FileExistsError, FileNotFoundError) as error:  # a faster writer removes scratch files
+        raise NameTakenError(f"another process has created {path}") from error
+
+
 def create_secret(path: Path, num_bytes: int) -> None:
     """Create a file of random bytes that other users cannot read, unless it exists."""
     if not path.exists():
-        with locked(path.with_suffix(".lock")):
-            if not path.exists():  # another process may have been faster
-                secret = secrets.token_bytes(num_bytes)
-                write_atomically(path, lambda file: file.write(secret), private=True)
+        secret = secrets.token_bytes(num_bytes)
+        with locked(path.with_suffix(".lock")), suppress(NameTakenError):
+            # another process may have been faster
+            write_atomically(path, lambda file: file.write(secret), private=True, exclusive=True)
 
 
 def write_text_atomically(path: Path, text: str, private: bool = False) -> None:

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from fedaux_pl import files
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import (
+    NameTakenError,
+    create_secret,
     csv_text,
+    is_user_cache,
     locked,
     state_folder,
+    user_cache,
     write_atomically,
     write_text_atomically,
 )
@@ -76,6 +81,82 @@ def test_the_state_folder_follows_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert state_folder() == tmp_path / ".local" / "state" / "fedaux_pl"
+
+
+def test_a_relative_folder_is_ignored(tmp_path, monkeypatch):
+    """As the XDG specification asks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "own")
+    assert state_folder() == tmp_path / "home" / ".local" / "state" / "fedaux_pl"
+    assert user_cache() == tmp_path / "home" / ".cache" / "fedaux_pl"
+
+
+@pytest.mark.parametrize("given", ["own", ".", "../state"])
+def test_the_ledger_of_an_earlier_version_in_a_relative_folder_is_not_forgotten(
+    given, tmp_path, monkeypatch
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_STATE_HOME", given)
+    earlier = Path(given, "fedaux_pl").absolute()
+    earlier.mkdir(parents=True)
+    assert state_folder().is_absolute()  # there is no ledger
+    (earlier / "fingerprint.key").touch()
+    with pytest.raises(ConfigurationError, match=f"set XDG_STATE_HOME to {earlier.parent}"):
+        state_folder()
+
+
+def test_a_user_without_a_home_needs_absolute_folders(tmp_path, monkeypatch):
+    """As in a container with the uid of somebody else."""
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for folder, name in ((state_folder, "XDG_STATE_HOME"), (user_cache, "XDG_CACHE_HOME")):
+        message = f"no home folder: set HOME, or {name} to an absolute path"
+        with pytest.raises(ConfigurationError, match=message):
+            folder()
+    assert not is_user_cache(tmp_path)
+    write_text_atomically(tmp_path / "log" / "a.csv", "1")  # other files need no home
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_folder() == tmp_path / "fedaux_pl"
+
+
+def test_one_of_two_exclusive_writers_wins(tmp_path):
+    path = tmp_path / "1.pt"
+
+    def write(file):
+        write_atomically(path, lambda other: other.write(b"first"), exclusive=True)
+        assert os.listdir(tmp_path) == ["1.pt"]  # also the scratch file of the second
+        file.write(b"second")
+
+    with pytest.raises(NameTakenError):
+        write_atomically(path, write, exclusive=True)
+    assert path.read_bytes() == b"first"
+    with pytest.raises(NameTakenError):
+        write_atomically(path, lambda file: file.write(b"third"), exclusive=True)
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["1.pt"]
+
+
+def test_a_secret_is_created_once_where_locks_exclude_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.fcntl, "flock", lambda *_: None)
+    path = tmp_path / "fingerprint.key"
+    random = files.secrets.token_bytes
+
+    def interrupted(count):
+        monkeypatch.setattr(files.secrets, "token_bytes", random)
+        create_secret(path, 32)  # by another process
+        return bytes(count)
+
+    monkeypatch.setattr(files.secrets, "token_bytes", interrupted)
+    create_secret(path, 32)
+    assert path.read_bytes() != bytes(32)
 
 
 def test_a_name_with_brackets_is_not_a_pattern(tmp_path):

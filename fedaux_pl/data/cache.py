@@ -17,7 +17,7 @@ from fedaux_pl.data.fingerprints import hash_tensor, machine_key
 from fedaux_pl.data.input_checks import reason_of
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.files import create_folder, locked, user_cache, write_atomically
+from fedaux_pl.files import create_folder, is_user_cache, locked, write_atomically
 from fedaux_pl.tensor_files import load_tensor_file
 
 CacheKey = dict[str, str | int]
@@ -142,7 +142,7 @@ def save_cached(folder: Path, key: CacheKey, tensors: Mapping[str, Tensor]) -> d
         "sha256": tensor_digest(**tensors),
         "tensors": tensors,
     }
-    is_limited = folder == user_cache()
+    is_limited = is_user_cache(folder)
     size = sum(tensor.nbytes for tensor in tensors.values())
     try:
         if is_limited and size > _limit():
@@ -158,7 +158,7 @@ def save_cached(folder: Path, key: CacheKey, tensors: Mapping[str, Tensor]) -> d
 
 def is_off(folder: Path) -> bool:
     """Whether nothing is cached in a folder: the user's cache with the limit 0."""
-    return folder == user_cache() and not _limit()
+    return is_user_cache(folder) and not _limit()
 
 
 def _locate(folder: Path, key: CacheKey) -> tuple[Path, str]:

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError
-from fedaux_pl.files import create_secret, state_folder
+from fedaux_pl.files import KEY_FILE, create_secret, state_folder
 from fedaux_pl.lightning import rank_zero_warn
 
-KEY_FILE = "fingerprint.key"
 _KEY_BYTES = 32
 _RECORD_BYTES = 8
 _KEYED = re.compile(r"keyed:(\w+):")

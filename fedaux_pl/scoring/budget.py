@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError, counted
+from fedaux_pl.files import NameTakenError
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Release, remaining_epsilon
@@ -121,18 +122,11 @@ class Budget:
 
         def settle(new: NewRelease | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
             with ledger.locked():
-                entries = ledger.entries()
-                known = next((entry for entry in reversed(entries) if is_same(entry)), None)
-                if known is None:
-                    if self.limits:
-                        assert planned is not None  # noqa: S101 - limits hold for every release
-                        self._check(ledger, entries, key, planned)
-                    if new is None:
-                        return None
-                    known = Entry(str(key), *new, self.digests)
-                    ledger.add(known)
-                    entries.append(known)
-                return known.heads, self._total(ledger, entries)
+                while True:
+                    try:
+                        return self._find_or_add(ledger, key, planned, new, is_same)
+                    except NameTakenError:
+                        continue  # read again: a process that the lock does not exclude was faster
 
         processes = self.processes
         settled = processes.broadcast(settle(restored) if processes.first else None)
@@ -141,6 +135,31 @@ class Budget:
             settled = processes.broadcast(settle(new) if processes.first else None)
             assert settled is not None  # noqa: S101 - for mypy
         return settled
+
+    def _find_or_add(
+        self,
+        ledger: Ledger,
+        key: ReleaseKey,
+        planned: Release | None,
+        new: NewRelease | None,
+        is_same: Callable[[Entry], bool],
+    ) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
+        """Return the tensors of an entry and the total; None if there is neither it nor ``new``.
+
+        Raises a NameTakenError if another process has added an entry since this one has read them.
+        """
+        entries = ledger.entries()
+        known = next((entry for entry in reversed(entries) if is_same(entry)), None)
+        if known is None:
+            if self.limits:
+                assert planned is not None  # noqa: S101 - limits hold for every release
+                self._check(ledger, entries, key, planned)
+            if new is None:
+                return None
+            known = Entry(str(key), *new, self.digests)
+            ledger.add(known, number=len(entries) + 1)
+            entries.append(known)
+        return known.heads, self._total(ledger, entries)
 
     def entries(self) -> list[Entry]:
         """Return the entries of the ledger; none in a rehearsal."""

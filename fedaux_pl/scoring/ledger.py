@@ -5,7 +5,9 @@ written under a lock before the release leaves, and never changed. It holds what
 that a run with the same settings uses it again, and the keyed digests of the records that it is
 about, or their checksum if an earlier file has them. What several releases cost together is
 computed record by record, however these were split over clients. An entry that cannot be read or
-written stops the run.
+written stops the run, and so does one that this process has seen and that is there no more: with
+its folder, a process would forget its budget. The file of an entry is never replaced, so that of
+two processes that add one at the same time none is lost where locks exclude nobody.
 
 Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
 """
@@ -27,13 +29,15 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError, counted
-from fedaux_pl.files import locked, state_folder, write_atomically
+from fedaux_pl.files import NameTakenError, locked, state_folder, write_atomically
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.release import Release, spent
 from fedaux_pl.tensor_files import parse_tensor_file
 
 Digests = npt.NDArray[np.uint64]
 
+_SEEN: dict[Path, dict[str, bytes]] = {}
+"""The checksums of the entries that this process has read or added, by folder and name."""
 _STORED = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
 _MECHANISMS = {*get_args(Mechanism), "sampled", "none"}  # see Release
 
@@ -116,10 +120,15 @@ class Ledger:
         paths = sorted(self.folder.glob("*.pt"))
         self._known.clear()
         names = {path.name for path in paths}
-        missing = {_name(number + 1) for number in range(len(paths))} - names
+        expected = {_name(number + 1) for number in range(len(paths))}
+        missing = (expected | self._seen.keys()) - names
         if missing:
             raise PrivacyError(self._refusal("read", f"{min(missing)} is missing"))
         return [self._read(path) for path in paths]
+
+    @property
+    def _seen(self) -> dict[str, bytes]:
+        return _SEEN.setdefault(self.folder.absolute(), {})
 
     def _read(self, path: Path) -> Entry:
         try:
@@ -130,6 +139,8 @@ class Ledger:
             stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
+            if self._seen.setdefault(path.name, whole[:64]) != whole[:64]:
+                raise ValueError("it was replaced while this process ran")
             digests = {client: self._find(known) for client, known in stored["digests"].items()}
             seconds = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
         except (OSError, ValueError) as error:
@@ -147,8 +158,15 @@ class Ledger:
             raise ValueError("an earlier entry about the same records was replaced")
         return self._known[stored]
 
-    def add(self, entry: Entry) -> None:
-        """Append an entry; the caller holds the lock, and lets it leave only afterwards."""
+    def add(self, entry: Entry, number: int | None = None) -> None:
+        """Append an entry; the caller holds the lock, and lets it leave only afterwards.
+
+        Args:
+            entry: What is about to leave.
+            number: The number that it gets: one more than the entries that the caller has read. If
+                another process has added that one meanwhile, a NameTakenError is raised: read
+                again. By default the next number that is free.
+        """
         buffer = io.BytesIO()
         digests: dict[int, Tensor | str] = {}
         for client, records in entry.digests.items():
@@ -166,12 +184,19 @@ class Ledger:
             "origin": self.origin,
         }
         torch.save(content, buffer)
-        path = self.folder / _name(len(list(self.folder.glob("*.pt"))) + 1)
-        whole = _checksum(buffer.getvalue()) + buffer.getvalue()
+        if number is None:
+            number = len(list(self.folder.glob("*.pt"))) + 1
+        name = _name(number)
+        checksum = _checksum(buffer.getvalue())
+        whole = checksum + buffer.getvalue()
+        path = self.folder / name
         try:
-            write_atomically(path, lambda file: file.write(whole), private=True)
+            write_atomically(path, lambda file: file.write(whole), private=True, exclusive=True)
+        except NameTakenError:
+            raise
         except OSError as error:
             raise PrivacyError(self._refusal("written", error)) from error
+        self._seen[name] = checksum
 
     def total(
         self, digests: Sequence[Digests], delta: float, *, entries: Sequence[Entry] | None = None

@@ -1,5 +1,7 @@
 """One transaction of the ledger: found, refused or added."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,56 @@ def test_the_release_that_another_run_has_added_meanwhile_is_used(budget):
     tensors, total = budget.release_once(KEY, release, COST)
     assert tensors["weight"] == 1.0
     assert (total.releases, len(budget.entries())) == (1, 1)
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """A file system on which ``flock`` excludes nobody, as some network file systems."""
+    monkeypatch.setattr("fedaux_pl.files.fcntl.flock", lambda *_: None)
+
+
+def add_while_another_writes(budget, monkeypatch, other):
+    """Let another process add ``other`` just before this one adds its entry."""
+    add = Ledger.add
+    pending = [other]
+
+    def interrupted(ledger, entry, number):
+        if pending:
+            budget.release_once(pending.pop(), lambda: of(1.0), COST)
+        add(ledger, entry, number)
+
+    monkeypatch.setattr(Ledger, "add", interrupted)
+
+
+def test_two_entries_at_the_same_time_are_both_kept(budget, without_locks, monkeypatch):
+    budget.limits = {"epsilon_limit": 9.0}
+    add_while_another_writes(budget, monkeypatch, ReleaseKey("another run"))
+    _, total = budget.release_once(KEY, lambda: of(2.0), COST)
+    assert [entry.key for entry in budget.entries()] == ["another run", str(KEY)]
+    assert total.releases == 2
+
+
+def test_two_entries_at_the_same_time_share_the_limit(budget, without_locks, monkeypatch):
+    add_while_another_writes(budget, monkeypatch, ReleaseKey("another run"))
+    with pytest.raises(PrivacyError, match="above the epsilon_limit"):
+        budget.release_once(KEY, lambda: of(2.0), COST)
+    assert [entry.key for entry in budget.entries()] == ["another run"]
+
+
+def test_the_same_release_at_the_same_time_is_made_once(budget, without_locks, monkeypatch):
+    add_while_another_writes(budget, monkeypatch, KEY)
+    tensors, total = budget.release_once(KEY, lambda: of(2.0), COST)
+    assert (float(tensors["weight"]), total.releases) == (1.0, 1)
+
+
+def test_a_budget_is_not_forgotten_with_its_folder(budget):
+    """A site that runs on would otherwise release a second vector, as if it were the first."""
+    budget.release_once(KEY, lambda: of(1.0), COST)
+    shutil.rmtree(budget.ledger.folder)
+    with pytest.raises(PrivacyError, match=r"000001\.pt is missing\), so nothing is released"):
+        budget.release_once(ReleaseKey("other"), lambda: pytest.fail("computed"), COST)
+    with pytest.raises(PrivacyError, match=r"000001\.pt is missing"):
+        budget.release_once(KEY, lambda: pytest.fail("computed"), COST)
 
 
 def test_a_restored_release_gets_an_entry_unless_its_tensors_have_one(budget):

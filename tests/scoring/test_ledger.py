@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import shutil
 import stat
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from fedaux_pl.errors import PrivacyError
+from fedaux_pl.files import NameTakenError
 from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.scoring import Ledger, Privacy, spent
 from fedaux_pl.scoring.ledger import Entry, PrivacySpent, _checksum
@@ -163,7 +165,7 @@ def test_releases_about_the_same_records_store_and_compare_them_once(ledger):
     assert [ledger.total([many[0][i : i + 1]], 1e-5).releases for i in (0, 1)] == [5, 7]
 
 
-def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger):
+def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger, monkeypatch):
     ledger.add(entry(records={0: np.arange(3, dtype=np.uint64)}))
     other = (ledger.folder / "000001.pt").read_bytes()
     (ledger.folder / "000001.pt").unlink()
@@ -171,6 +173,9 @@ def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger):
     ledger.entries()
     ledger.add(entry())
     (ledger.folder / "000001.pt").write_bytes(other)
+    with pytest.raises(PrivacyError, match=r"000001.pt: it was replaced .* nothing is released"):
+        ledger.entries()
+    monkeypatch.setattr("fedaux_pl.scoring.ledger._SEEN", {})  # another process
     with pytest.raises(PrivacyError, match=r"000002.pt: an earlier entry .* nothing is released"):
         ledger.entries()
 
@@ -257,6 +262,35 @@ def test_the_scratch_of_a_killed_process_is_no_release(ledger):
     assert len(ledger.entries()) == 1
     ledger.add(entry())
     assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt"]
+
+
+@pytest.mark.parametrize("deleted", ["ledger", "ledger/000002.pt", "."])
+def test_a_process_does_not_forget_what_it_has_released(tmp_path, deleted):
+    """Not even with another object, or if the entries were there before it."""
+    for _ in range(2):
+        Ledger("key", tmp_path / "ledger").add(entry())
+    path = tmp_path / deleted
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(PrivacyError, match=r"00000\d.pt is missing.* nothing is released"):
+        Ledger("key", tmp_path / "ledger").entries()
+
+
+def test_an_entry_that_was_read_must_stay_as_well(ledger, monkeypatch):
+    ledger.add(entry())
+    monkeypatch.setattr("fedaux_pl.scoring.ledger._SEEN", {})  # another process
+    assert len(ledger.entries()) == 1
+    shutil.rmtree(ledger.folder)
+    with pytest.raises(PrivacyError, match=r"000001.pt is missing"):
+        ledger.entries()
+
+
+def test_an_entry_is_never_replaced(ledger):
+    """Where ``flock`` excludes nobody, two processes may choose the same number."""
+    ledger.add(entry("one"), number=1)
+    with pytest.raises(NameTakenError):
+        ledger.add(entry("two"), number=1)
+    assert [one.key for one in ledger.entries()] == ["one"]
+    assert os.listdir(ledger.folder) == ["000001.pt"]
 
 
 def test_a_run_that_waits_for_the_ledger_says_so(ledger, monkeypatch):

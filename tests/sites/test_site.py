@@ -574,7 +574,7 @@ def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
     federation, data, hub = secret(tmp_path, min_answers=2)
     answer = hub.sites["site-1"].answer
 
-    def full(path, write, private):
+    def full(path, write, private, exclusive):
         raise OSError(28, "No space left on device")
 
     def on_a_full_disk(_, request):

@@ -19,7 +19,6 @@ from fedaux_pl.functional import (
     shard_partition,
     unequal_partition,
 )
-from fedaux_pl.lightning import rank_zero_warn
 
 # The purposes of the seed. They are part of every derived seed: never renumber them.
 PARTITION, PUBLIC_SPLIT, CLIENT, DISTILL, PRETRAIN, VALIDATION = range(6)

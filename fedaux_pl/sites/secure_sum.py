@@ -55,7 +55,9 @@ try:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ImportError as error:
-    raise ConfigurationError("secure sums need cryptography: run pip install -e '.[sites]' in the clone of fedaux-pl") from error
+    raise ConfigurationError(
+        "secure sums need cryptography: run pip install -e '.[sites]' in the clone of fedaux-pl"
+    ) from error
 
 TAG = "fedaux secure sum 1"
 MAX_SITES = 1000

@@ -41,7 +41,9 @@ try:
     from fedaux_pl.sites.listener import SCHEME, ExclusiveDriver
     from fedaux_pl.sites.message_filter import CHUNK, SERVER, MessageFilter
 except ImportError as error:
-    raise ConfigurationError("real sites need NVFlare: run pip install -e '.[sites]' in the clone of fedaux-pl") from error
+    raise ConfigurationError(
+        "real sites need NVFlare: run pip install -e '.[sites]' in the clone of fedaux-pl"
+    ) from error
 
 _CHANNEL = "fedaux"
 _TOPIC = "ask"

@@ -144,7 +144,8 @@ class _HubText(TextSource):
         except ImportError as error:
             raise ConfigurationError(
                 f"{type(self).__name__} needs the datasets library, which is not installed: run "
-                "pip install -e '.[text]' in the clone of fedaux-pl, or use TextFiles for files of your own"
+                "pip install -e '.[text]' in the clone of fedaux-pl, or use TextFiles for files of "
+                "your own"
             ) from error
         return datasets
 

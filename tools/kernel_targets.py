@@ -74,6 +74,7 @@ def compile_variants() -> None:
     with ThreadPoolExecutor(os.cpu_count()) as threads, AsyncCompileMode(threads):
 
         def compile_launch(name: str, _: Any, *arguments: Any, **options: Any) -> None:
+            options |= context.LAUNCH_OPTIONS
             values = [Pointer(x) if isinstance(x, Tensor) else x for x in arguments]
             for capability in TARGETS:
                 targets.capability = capability

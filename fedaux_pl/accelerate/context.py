@@ -14,6 +14,9 @@ from fedaux_pl.errors import FedauxError
 
 MIN_BLOCK = 16  # the smallest matrix that tensor cores multiply
 MAX_CAUSE = 500  # characters of a compiler's error that a message has
+# A product and the sum after it are one instruction. Triton 3.9 warns where this is not said,
+# because Triton 3.10 changes the default, and results with it.
+LAUNCH_OPTIONS = {"enable_fp_fusion": True}
 
 
 class KernelError(FedauxError):
@@ -67,7 +70,7 @@ def launch(name: str, grid: tuple[int, ...], *arguments: Any, **options: Any) ->
     is_cuda = device.type == "cuda"
     try:
         with torch.cuda.device(device) if is_cuda else nullcontext():
-            getattr(kernels, name)[grid](*arguments, **options)
+            getattr(kernels, name)[grid](*arguments, **LAUNCH_OPTIONS, **options)
     except Exception as error:  # of Triton, its compiler, ptxas or the driver
         gpu = torch.cuda.get_device_name(device) if is_cuda else str(device)
         cause = shorten(f"{type(error).__name__}: {error}", MAX_CAUSE)

@@ -171,6 +171,20 @@ def test_the_end_of_a_capture_does_not_hide_what_ended_it(error, monkeypatch):
         CudaGraphs(torch.device("cpu")).capture([step], pool=None)
 
 
+def test_kernels_are_compiled_in_one_way_by_every_version_of_triton(monkeypatch):
+    """Triton 3.9 warns, and 3.10 computes otherwise, where fusion is left to its default."""
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **options: found.append((grid, args, options))
+
+    found = []
+    monkeypatch.setattr(kernels, "gelu_kernel", Kernel())
+    launch("gelu_kernel", (1,), torch.empty(8), BLOCK=8)
+    [(grid, (x,), options)] = found
+    assert (grid, len(x), options) == ((1,), 8, {"enable_fp_fusion": True, "BLOCK": 8})
+
+
 def test_long_messages_of_compilers_are_cut(monkeypatch):
     monkeypatch.setattr(context, "MAX_CAUSE", 30)
     break_kernel(monkeypatch, "gelu_kernel")

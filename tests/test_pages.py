@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedaux_pl
-from fedaux_pl.algorithms import Aggregate
+from fedaux_pl.algorithms import Aggregate, Ensemble, Round, Update
 from fedaux_pl.models import registry
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +93,30 @@ def test_the_server_step_of_the_page_on_extending():
         average = {"w": x["w"] - 1}
         x, state = names["HeavyBall"]().server_step(Aggregate(x, average, state=state))
         assert x["w"] == expected
+
+
+def test_the_distillation_of_the_page_on_extending_weighs_clients_by_their_records():
+    names = {}
+    exec(block_of_extending("WeightedBySize"), names)  # noqa: S102 - our own page
+    logits = {0: torch.tensor([[2.0, 0.0]]), 1: torch.tensor([[0.0, 4.0]])}
+    sizes = {0: 30, 1: 10}
+    updates = [Update(i, "resnet8", sizes[i], 0.0, {"i": torch.tensor(i)}) for i in logits]
+    ensemble = Ensemble(Round(1, updates), lambda _, state: logits[int(state["i"])], (1, 2))
+    expected = torch.tensor([[1.5, 1.0]]).softmax(dim=-1)  # (30 f_0 + 10 f_1) / 40
+    assert torch.equal(names["WeightedBySize"]().soft_labels(ensemble), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_modules_alone_of_the_page_on_extending_run(tmp_path, monkeypatch):
+    """One after another, as printed, with few images."""
+    page = (ROOT / "docs" / "extending.md").read_text().partition("## One piece")[2]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block.replace(".auxiliary()", ".auxiliary()[:64]"), names)  # noqa: S102 - our page
+    assert names["scores"].shape == (64,)
+    assert names["student"](names["public"]).shape == (64, 10)
+    assert Path("h0.safetensors").exists()
 
 
 def test_the_architecture_of_the_page_on_extending_can_be_created(monkeypatch):

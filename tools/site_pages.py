@@ -1,8 +1,8 @@
 """Pages of the documentation site that are made when mkdocs builds it; the hooks of ``mkdocs.yml``.
 
-README, CONTRIBUTING, CHANGELOG and SECURITY as they stand, the files of ``examples/``, the help of every verb
-of the command line, and the API reference: the names that the folders of the package export, with
-their docstrings.
+README, CONTRIBUTING, CHANGELOG and SECURITY as they stand, the files of ``examples/``, the help of
+every verb of the command line, and the API reference: the names that the folders of the package
+export, with their docstrings.
 """
 
 import contextlib

@@ -99,7 +99,7 @@ def draw() -> str:
             COLUMNS[0], bottom + 26, "Private: (ε, δ)-differentially, if the noise is secret."
         ),
         draw_text(
-            COLUMNS[0], bottom + 49, "All methods also send the number of records, as it is."
+            COLUMNS[0], bottom + 49, "All methods also send the number of records, without noise."
         ),
         "</svg>",
     ]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -386,7 +387,7 @@ def _describe_resumption(trainer: pl.Trainer, federation: RunView, from_command_
     so_far = f"interrupted after round {rounds}" if rounds else "interrupted in or before round 1"
     if checkpoint is None:
         cache = cache_folder(trainer)
-        has_h0 = federation.algorithm.pretrained and cache is not None and cache.is_dir()
+        has_h0 = federation.algorithm.pretrained and cache is not None and os.path.isdir(cache)
         kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
         return f"{so_far}, without a checkpoint: start again{kept}"
     call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'

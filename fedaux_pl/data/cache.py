@@ -103,13 +103,13 @@ def cache_lock(
 
 def has_cached(folder: Path, key: CacheKey) -> bool:
     """Return whether there is a file of a key, which may be damaged."""
-    return _locate(folder, key)[0].is_file()
+    return os.path.isfile(_locate(folder, key)[0])  # False as well if another user has the folder
 
 
 def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Tensor] | None:
     """Load the tensors of a key; None if there is no file, or, with a warning, no usable one."""
     path, text = _locate(folder, key)
-    if not path.is_file():
+    if not has_cached(folder, key):
         return None
     try:
         content: Any = load_tensor_file(path)

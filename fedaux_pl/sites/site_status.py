@@ -11,9 +11,13 @@ from typing import Any
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.sites.names import is_name
+from fedaux_pl.sites.wire import CODES
 
 ANSWERED = {"evaluate": "evaluated", "vote": "voted"}
 """The entries of requests that the owner of a site need not allow."""
+_FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What reading the content of a foreign file can raise."""
 _SHOWN = {
     "evaluated": ("evaluates on", "evaluates nothing"),
     "voted": ("votes by", "does not vote"),
@@ -58,37 +62,62 @@ def tell(text: str) -> None:
 def describe_status(root: Path) -> str:
     """Return the table of a folder's ``sites.json``; raise a ConfigurationError without one."""
     path = root / "sites.json"
+    advice = "give --root the default_root_dir of a run over sites"
     if not path.is_file():
+        raise ConfigurationError(f"there is no {path.absolute()}: {advice}")
+    try:
+        return _describe(json.loads(path.read_bytes()))
+    except _FOREIGN as error:
         raise ConfigurationError(
-            f"there is no {path.absolute()}: give --root the default_root_dir of a run over sites"
-        )
-    content = json.loads(path.read_text())
-    runs = Path(f"/proc/{content['pid']}").exists()
+            f"{path.absolute()} is not the status of a server of sites, or it is damaged "
+            f"({type(error).__name__}): {advice}, or start the server again, which writes it"
+        ) from error
+
+
+def _describe(content: Any) -> str:
+    pid = content["pid"]
+    sites = content["sites"]
+    if type(pid) is not int or not sites or not all(map(is_name, sites)):
+        raise ValueError("it has no process, no sites, or impossible names")
+    runs = Path(f"/proc/{pid}").exists()
     state = "runs" if runs else "does not run"
-    lines = [f"server: process {content['pid']} {state}; last change {_time(content['updated'])}"]
-    width = max(len(name) for name in content["sites"])
-    for name, site in content["sites"].items():
-        is_there = "connected" if site["connected"] and runs else "not connected"
-        last = site["last_round"] or "none yet"
-        line = f"{name:{width}}  {is_there:13}  since {_time(site['since'])}  last round {last}"
-        if "in_sum" in site:
-            line += f"; {'in' if site['in_sum'] else 'NOT in'} the secure sum"
-        for entry, (does, refuses) in _SHOWN.items():
-            if entry in site:
-                line += _describe_answer(site[entry], does, refuses)
-        lines.append(f"{line}; last code {site['last_code']}" if site["last_code"] else line)
+    lines = [f"server: process {pid} {state}; last change {_time(content['updated'])}"]
+    width = max(map(len, sites))
+    lines += [_describe_site(name.ljust(width), site, runs) for name, site in sites.items()]
     return "\n".join(lines)
+
+
+def _describe_site(name: str, site: Any, runs: bool) -> str:
+    is_there = "connected" if site["connected"] and runs else "not connected"
+    last = site["last_round"]
+    if type(last) not in (int, type(None)):
+        raise ValueError("the last round is no number")
+    line = f"{name}  {is_there:13}  since {_time(site['since'])}  last round {last or 'none yet'}"
+    if "in_sum" in site:
+        line += f"; {'in' if site['in_sum'] else 'NOT in'} the secure sum"
+    for entry, (does, refuses) in _SHOWN.items():
+        if entry in site:
+            line += _describe_answer(site[entry], does, refuses)
+    return f"{line}; last code {_read_code(site['last_code'])}" if site["last_code"] else line
+
+
+def _read_code(code: Any) -> str:
+    if code not in (*CODES, "absent"):
+        raise ValueError("it has an unknown code")
+    return str(code)
 
 
 def _describe_answer(answer: Any, does: str, refuses: str) -> str:
     if isinstance(answer, str):
-        return f"; {refuses} (code {answer})"
+        return f"; {refuses} (code {_read_code(answer)})"
     count, epsilon = answer
+    if type(count) is not int:
+        raise ValueError("the number of samples is none")
     cost = "NOT covered by epsilon" if epsilon is None else f"epsilon {epsilon:g} each time"
     return f"; {does} {count} samples, {cost}"
 
 
-def _time(seconds: float | None) -> str:
+def _time(seconds: Any) -> str:
     if seconds is None:
         return "never"
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

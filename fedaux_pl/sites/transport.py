@@ -62,6 +62,8 @@ _KEEPALIVE = (
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # gRPC 1.85 counts these pings as abuse all the same, and ends a quiet connection after a minute
+    ("grpc.http2.max_ping_strikes", 0),
 )
 
 

@@ -249,3 +249,31 @@ def test_nothing_is_cached_with_the_limit_0(user_cache, folder, build, monkeypat
     monkeypatch.setenv("FEDAUX_PL_CACHE_GB", "many")
     with pytest.raises(ConfigurationError, match=r"got .many.; expected the limit"):
         cached(user_cache, KEY, build)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A cache folder that this user cannot enter."""
+    folder = tmp_path / "theirs" / "fedaux_pl"
+    folder.mkdir(parents=True)
+    is_root = os.getuid() == 0  # who can enter every folder
+    (tmp_path / "theirs").chmod(0o700 if is_root else 0o000)
+    if is_root:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(os.getuid())
+    (tmp_path / "theirs").chmod(0o700)
+
+
+@pytest.mark.filterwarnings("ignore:there is no place for the key")
+def test_a_cache_of_another_user_is_not_used(elsewhere, build, monkeypatch):
+    """The run goes on, and says so."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere.parent))
+    assert not cache.has_cached(elsewhere, KEY)
+    assert cache.load_cached(elsewhere, KEY) is None
+    with pytest.warns(UserWarning, match="cache") as caught:
+        tensors = cached(elsewhere, KEY, build)
+    assert tensors
+    messages = [str(warning.message) for warning in caught]
+    assert any("the data could not be cached" in message for message in messages)
+    assert all(len(message.splitlines()) == 1 for message in messages)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedaux_pl.names import markdown_safe, terminal_safe
+
 if TYPE_CHECKING:
     import pandas as pd  # which a run without named clients does not import
 
@@ -22,6 +24,8 @@ def last_measured(history: Sequence[Measured]) -> Measured:
 def by_client(measured: Measured) -> "pd.DataFrame":
     """Return a row for each client, ``(mean)`` and ``(worst)``, and a column for each metric.
 
+    The names of the clients are safe for a terminal.
+
     Examples:
         >>> by_client({"val/mean_client/f1": 0.5, "val/client_f1/north": 0.5}).to_dict()
         {'val/f1': {'north': 0.5, '(mean)': 0.5}}
@@ -32,7 +36,8 @@ def by_client(measured: Measured) -> "pd.DataFrame":
     for key in filter(_is_mean, measured):
         prefix, _, metric = key.partition("mean_client/")
         head = f"{prefix}client_{metric}/"
-        column = {k.removeprefix(head): v for k, v in measured.items() if k.startswith(head)}
+        named = {k.removeprefix(head): v for k, v in measured.items() if k.startswith(head)}
+        column = {terminal_safe(name): value for name, value in named.items()}
         column["(mean)"] = measured[key]
         worst = f"{prefix}worst_client/{metric}"
         if worst in measured:
@@ -103,10 +108,12 @@ def client_table(measured: Measured) -> list[list[Any]]:
 
 
 def as_markdown(table: Sequence[Sequence[Any]]) -> str:
-    """Return a table with its header as Markdown; numbers with three digits."""
+    """Return a table with its header as Markdown; numbers with three digits.
+
+    Texts are shown as they are, whatever Markdown is in them, unless they are ``Markup``.
+    """
     lines = [
-        [f"{v:.3g}" if isinstance(v, float) else str(v).replace("|", "\\|") for v in row]
-        for row in table
+        [f"{v:.3g}" if isinstance(v, float) else markdown_safe(v) for v in row] for row in table
     ]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -6,6 +6,7 @@ from typing import Any
 from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.callbacks.privacy_table import as_cells
 from fedaux_pl.callbacks.run_view import RunView
+from fedaux_pl.names import markdown_safe
 from fedaux_pl.scoring.guarantee import describe_sent
 from fedaux_pl.scoring.plan import first_step
 
@@ -76,7 +77,7 @@ def describe_run(federation: RunView, knows_pretraining: bool) -> str:
     if federation.plan:
         step = first_step(federation.plan)
         what = describe_sent(step.scorer.what, step.scoring.feature_map, federation.heads)
-        rows["what clients release"] = f"{what}: `{step.scorer}` of `{step.scoring.feature_map}`"
+        rows["what clients release"] = f"{what}: {step.scorer} of {step.scoring.feature_map}"
     lines = [as_markdown([("setting", "value"), *rows.items()])]
     lines += ["", "**Custom scalars** has the charts of a run; the x-axis is the round.", ""]
     lines += [f"- *{title}*: {meaning}" for title, meaning in _meanings(federation)]
@@ -97,7 +98,7 @@ def describe_privacy(federation: RunView) -> str:
     """Return the text "privacy" as Markdown: the table of guarantees, and a sentence for each."""
     rows = [as_cells(row) for row in federation.guarantees()]
     table = as_markdown([("what leaves a client", "guarantee", "cost (epsilon, delta)"), *rows])
-    sentences = [f"- {line}" for line in federation.privacy()]
+    sentences = [f"- {markdown_safe(line)}" for line in federation.privacy()]
     return "\n".join([table, "", *sentences])
 
 

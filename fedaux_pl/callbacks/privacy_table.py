@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from fedaux_pl.names import terminal_safe
 from fedaux_pl.scoring.guarantee import Guarantee
 
 PAGE = "docs/privacy.md"
@@ -24,7 +25,7 @@ def format_guarantees(rows: Sequence[Guarantee]) -> str:
     lines = []
     for row in (_HEADER, *(as_cells(row) for row in rows)):
         pairs = zip(row, _WIDTHS, strict=True)
-        columns = [textwrap.wrap(text, width, subsequent_indent="  ") for text, width in pairs]
+        columns = [_wrap(terminal_safe(text), width) for text, width in pairs]
         lines += zip_longest(*columns, fillvalue="")
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
@@ -32,6 +33,10 @@ def format_guarantees(rows: Sequence[Guarantee]) -> str:
         padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
         texts.append("  ".join(padded).rstrip())
     return "\n".join(texts)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ")
 
 
 def as_cells(row: Guarantee) -> tuple[str, str, str]:

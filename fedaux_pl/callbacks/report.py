@@ -3,7 +3,7 @@
 import io
 import json
 import os
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, count
@@ -29,12 +29,12 @@ from fedaux_pl.files import (
     write_text_atomically,
 )
 from fedaux_pl.lightning import Logger, TensorBoardLogger, TrainerFn, pl
+from fedaux_pl.names import file_safe, terminal_safe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLIENTS = "clients.csv"
-_UNSAFE = r"[^\w.+-]"  # in file names: clients have names of the user's
 _Figures = Callable[[RunView], Iterable[tuple[str, "Figure"]]]
 
 
@@ -230,7 +230,7 @@ class FederationReport(FederationCallback):
         for kind, text in notes:
             if kind not in self._printed:
                 self._printed.add(kind)
-                print_above_bars(f"note: {text}")
+                print_above_bars(f"note: {terminal_safe(text)}")
         return [text for _, text in notes]
 
     def _show(
@@ -240,10 +240,15 @@ class FederationReport(FederationCallback):
         is_shown = folder is not None or trainer.loggers
         if not self.images or not is_shown or _is_trial(trainer):
             return
+        used: Counter[str] = Counter()
         for name, figure in figures(federation):
             picture = rasterize(figure)
             if folder is not None:
-                path = folder / "figures" / f"{re.sub(_UNSAFE, '_', name)[:100]}.png"
+                stem = file_safe(name)
+                used[stem] += 1
+                if used[stem] > 1:  # of another name, such as "a_b" after "a/b"
+                    stem += f"-{used[stem]}"
+                path = folder / "figures" / f"{stem}.png"
                 write_atomically(path, partial(picture.save, format="png"))
             for logger in trainer.loggers:
                 log_figure(logger, name, picture, len(federation.history))
@@ -285,7 +290,12 @@ def log_figure(logger: Logger, name: str, picture: Image.Image, step: int) -> No
     elif hasattr(experiment, "add_image"):  # TensorBoard
         experiment.add_image(name, np.asarray(picture), step, dataformats="HWC")
     elif hasattr(experiment, "log_image") and hasattr(logger, "run_id"):  # MLflow
-        experiment.log_image(logger.run_id, picture, f"{name}.png")
+        experiment.log_image(logger.run_id, picture, f"{_artifact(name)}.png")
+
+
+def _artifact(name: str) -> str:
+    """Return a path below the artifacts of a run; a client's name cannot leave it."""
+    return "/".join(map(file_safe, name.split("/")))
 
 
 def log_text(logger: Logger, name: str, text: str) -> None:
@@ -294,17 +304,19 @@ def log_text(logger: Logger, name: str, text: str) -> None:
     if hasattr(experiment, "add_text"):  # TensorBoard
         experiment.add_text(name, text, 0)
     elif hasattr(experiment, "log_text") and hasattr(logger, "run_id"):  # MLflow
-        experiment.log_text(logger.run_id, text, f"{name}.md")
+        experiment.log_text(logger.run_id, text, f"{_artifact(name)}.md")
 
 
 def write_curve(path: Path, history: Sequence[dict[str, float]]) -> None:
     """Write one row per round, with a column for every measurement of any round."""
     columns = list(dict.fromkeys(key for entry in history for key in entry))
-    _write_table(path, [columns, *([entry.get(name) for name in columns] for entry in history)])
+    rows = ([entry.get(name) for name in columns] for entry in history)
+    _write_table(path, [columns, *rows])
 
 
 def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    write_text_atomically(path, csv_text(rows, "\r\n"))
+    safe = [[terminal_safe(v) if isinstance(v, str) else v for v in row] for row in rows]
+    write_text_atomically(path, csv_text(safe, "\r\n"))
 
 
 def write_summary(path: Path, federation: RunView, notes: Sequence[str] = ()) -> None:

@@ -19,6 +19,7 @@ from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.errors import counted
+from fedaux_pl.names import terminal_safe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +114,8 @@ def _confusion_figures(
     figure = counts.confusion_figure(federation.confusion, classes, f"{data} {after}")
     yield "evaluation/confusion", figure
     for client, table in federation.client_confusions.items():
-        figure = counts.confusion_figure(table, classes, f"{data} of {client} {after}")
+        name = terminal_safe(client)
+        figure = counts.confusion_figure(table, classes, f"{data} of {name} {after}")
         yield f"evaluation/confusion/{client}", figure
 
 

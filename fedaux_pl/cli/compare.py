@@ -13,6 +13,7 @@ import pandas as pd
 from fedaux_pl.cli.entry import Parser
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.files import csv_text, write_atomically, write_text_atomically
+from fedaux_pl.names import terminal_safe
 from fedaux_pl.reports.formats import TableItem, to_text
 from fedaux_pl.runs.finished_runs import Run, group_by_settings, load_runs
 
@@ -45,10 +46,13 @@ def compare(args: Sequence[str]) -> pd.DataFrame:
         if len(group) > 1:
             last = pd.Series([run.values(metric).iloc[-1] for run in group])
             mean, low, high = (_number(x, metric) for x in (last.mean(), last.min(), last.max()))
-            print(f"{label}: last {metric} {mean}, the mean of {len(group)} runs ({low} to {high})")
+            print(
+                f"{terminal_safe(label)}: last {metric} {mean}, the mean of {len(group)} runs "
+                f"({low} to {high})"
+            )
     for run in runs:
         if run not in measured:
-            print(f"not in the curves: {run.name}, {_no_metric([run], metric)}")
+            print(f"not in the curves: {terminal_safe(run.name)}, {_no_metric([run], metric)}")
     file = options.output / "compare.csv"
     picture = options.output / "compare.png"
     write_text_atomically(file, csv_text([table.columns, *table.to_numpy()]))
@@ -133,7 +137,9 @@ def _draw(groups: Mapping[str, Sequence[Run]], metric: str) -> Any:
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#dfe3e8", linewidth=0.6)
-    axes.legend(frameon=False, fontsize=9)
+    for text in axes.legend(frameon=False, fontsize=9).get_texts():
+        text.set_text(terminal_safe(text.get_text()))
+        text.set_parse_math(False)
     return figure
 
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, UsageError, did_you_mean
+from fedaux_pl.names import terminal_safe_lines
 
 VERBS = {
     "fit": "run a federation: prepare it, then train round by round",
@@ -158,10 +159,11 @@ def _answer(args: Sequence[str] | None) -> int:
         return INTERRUPTED
     except UsageError as error:
         more = f"fedaux-pl --help shows examples and the common options, {error.prog} --help all"
-        print(f"{error.prog}: error: {error}\n({more})", file=sys.stderr)
+        message = terminal_safe_lines(error)
+        print(f"{error.prog}: error: {message}\n({more})", file=sys.stderr)
         return 2
     except EXPECTED as error:
-        print(f"fedaux-pl {verb}: error: {error}", file=sys.stderr)
+        print(f"fedaux-pl {verb}: error: {terminal_safe_lines(error)}", file=sys.stderr)
         return 1
     return 0
 

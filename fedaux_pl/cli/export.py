@@ -21,6 +21,7 @@ from fedaux_pl.cli.run_options import add_run_options, load_run
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models import ModelEnsemble, module_of, save_ensemble, trained_models
+from fedaux_pl.names import Markup, markdown_safe, terminal_safe
 from fedaux_pl.runs.parser import FederationParser
 
 FORMATS = ("safetensors", "onnx")
@@ -79,7 +80,7 @@ def export(args: Sequence[str]) -> Path:
         models = {client.architecture: client.model}
         settings = {**federation["settings"], "batchnorm_statistics": client.statistics}
         used |= {"settings": settings}
-        whose = f"the model of {client.name}, with {', '.join(client.reasons)}; "
+        whose = f"the model of {terminal_safe(client.name)}, with {', '.join(client.reasons)}; "
     graph = to_onnx(models, used) if "onnx" in formats else b""
     for pattern in ("config.json", "model.onnx", "model*.safetensors"):  # of an earlier export
         for path in output.glob(pattern):
@@ -200,7 +201,7 @@ def model_card(
     lines = list(federation["privacy"])
     if client is not None:
         lines.append(f"NOT private: this model: it depends on the training data of {client.name}")
-    privacy = "\n".join(f"- {line}" for line in lines)
+    privacy = "\n".join(f"- {markdown_safe(line)}" for line in lines)
     load = "\n\n".join(text for name, text in _LOADING.items() if name in files)
     modules = dict.fromkeys(filter(None, map(module_of, settings["clients"])))
     imports = "".join(f"\nimport {name}  # with the network" for name in modules)
@@ -208,7 +209,7 @@ def model_card(
 library_name: fedaux-pl
 ---
 
-# {method} on {name}
+# {markdown_safe(method)} on {markdown_safe(name)}
 
 Trained by federated learning with fedaux-pl {__version__}.
 
@@ -248,9 +249,10 @@ def _whose(settings: Mapping[str, Any], client: ClientModel | None) -> str:
     method = settings["algorithm"]
     if method["method"] == FedBN.__name__:
         averaged = "the weights are" if method["kept"] == "all" else "BatchNorm is"
-        return f"the server's: {averaged} the average of the clients'; {others}"
+        return Markup(f"the server's: {averaged} the average of the clients'; {others}")
     if settings["batchnorm_statistics"] == "own" or settings["local"].get("fine_tuning"):
-        return f"the server's, with its BatchNorm statistics and not fine-tuned; {others}"
+        text = "the server's, with its BatchNorm statistics and not fine-tuned"
+        return Markup(f"{text}; {others}")
     return ""
 
 

@@ -27,6 +27,7 @@ from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
+from fedaux_pl.names import terminal_safe
 from fedaux_pl.runs.parser import FederationParser
 
 
@@ -82,7 +83,7 @@ def predict(args: Sequence[str]) -> Path:
     else:
         models = [client.model]
         statistics = client.statistics
-        by_whom = f", predicted by the model of {client.name}"
+        by_whom = f", predicted by the model of {terminal_safe(client.name)}"
     values = probabilities(models, samples.inputs, statistics)
     failed = int(values.isnan().any(dim=1).sum())
     if failed:

@@ -23,6 +23,7 @@ from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting
 from fedaux_pl.functional import balanced_weights, derive_seed
 from fedaux_pl.lightning import pl
+from fedaux_pl.names import terminal_safe
 
 
 class FederatedDataModule(pl.LightningDataModule):
@@ -125,7 +126,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self._public: PublicData | None = None
 
     def __repr__(self) -> str:
-        about = f"{self.data_name}, {self.num_clients} clients"
+        about = f"{terminal_safe(self.data_name)}, {self.num_clients} clients"
         if self._private is not None:
             sizes = self.client_sizes
             about += f" of {min(sizes)} to {max(sizes)} samples, {len(self.classes)} classes"

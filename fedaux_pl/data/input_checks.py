@@ -12,6 +12,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
 from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
 from fedaux_pl.lightning import rank_zero_only
+from fedaux_pl.names import terminal_safe
 
 FileState = tuple[int, int, int]
 """Of a file, see ``file_state``."""
@@ -29,7 +30,7 @@ def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
 @rank_zero_only
 def note(text: str) -> None:
     """Print what a user should know about the data, above all bars: once, in the first process."""
-    tqdm.write(f"note: {text}", file=sys.stderr)
+    tqdm.write(f"note: {terminal_safe(text)}", file=sys.stderr)
 
 
 def expand(path: str | Path | None) -> Path | None:

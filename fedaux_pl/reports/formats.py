@@ -1,7 +1,6 @@
 """A table as Markdown, CSV, LaTeX, HTML and text for a terminal."""
 
 import html
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedaux_pl.files import csv_text
+from fedaux_pl.names import markdown_safe, terminal_safe
 
 PAPER = "paper"
 """The label of columns with published values."""
@@ -62,8 +62,7 @@ def escape_latex(text: str) -> str:
 
 def escape_markdown(text: str) -> str:
     """Escape the characters that Markdown would interpret within a line."""
-    escaped = re.sub(r"[\\`*_\[\]|~#$]", r"\\\g<0>", text)
-    return html.escape(escaped, quote=False).replace("\n", "<br>")
+    return "<br>".join(map(markdown_safe, text.split("\n")))
 
 
 def header_spans(columns: pd.Index) -> list[list[tuple[str, int, int]]]:
@@ -221,9 +220,9 @@ def _text_lines(table: TableItem) -> pd.DataFrame:
     for spans in header_spans(table.frame.columns):
         line = [""] * table.frame.shape[1]
         for label, first, _ in spans:
-            line[first] = label
+            line[first] = terminal_safe(label)
         header.append(line)
-    return pd.DataFrame([*header, *_entries(table, str, "*{}")])
+    return pd.DataFrame([*header, *_entries(table, terminal_safe, "*{}")])
 
 
 def _aligned(table: TableItem) -> str:

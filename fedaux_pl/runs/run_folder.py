@@ -1,6 +1,5 @@
 """The folder of a run, ``ROOT/runs/METHOD-DATA-alphaA-seedS``, whatever its logger."""
 
-import re
 import shutil
 import warnings
 from contextlib import ExitStack, nullcontext, suppress
@@ -22,6 +21,7 @@ from fedaux_pl.lightning import (
     TensorBoardLogger,
     pl,
 )
+from fedaux_pl.names import file_safe
 from fedaux_pl.runs.config_files import BEGAN_IN
 
 _LOCK = ".lock"
@@ -159,7 +159,7 @@ def run_name(federation: RunView) -> str:
         split = f"alpha{alpha:g}"
     method = federation.algorithm.name.replace(" with memory", "")
     parts = (method, federation.data.private_name, split, f"seed{federation.seed}")
-    return re.sub(r"[^\w.+-]", "_", "-".join(parts))
+    return "-".join(map(file_safe, parts))
 
 
 def _claim(runs: Path, name: str) -> Path:

@@ -56,7 +56,7 @@ class SiteStatus:
 
 def tell(text: str) -> None:
     """Print a line about sites above the progress bars of the server."""
-    print_above_bars(f"sites: {text}", flush=True)
+    print_above_bars(f"sites: {terminal_safe(text)}", flush=True)
 
 
 def describe_status(root: Path) -> str:

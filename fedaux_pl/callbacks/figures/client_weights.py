@@ -39,7 +39,7 @@ def certainty_figure(
     title = "Weight of each client in the ensemble" + style.of_more(count, len(scores))
     on = f" on {counted(samples, 'distillation sample')}; 1 in a plain average"
     note = r"$n\,s_i(x)\;/\;\Sigma_j\,s_j(x)$" + on
-    figure, axes = style.canvas(6.8, clients.row * count, title, note)
+    figure, axes = style.canvas(6.8, clients.row * count, title, note, has_formula=True)
     for start, stop in list(_runs_of(clients.main))[::2]:  # groups the clients of a class
         axes.axhspan(start - 0.5, stop - 0.5, color=style.BAND, linewidth=0, zorder=0)
     _weight_rows(axes, clients.weights, clients.row)

@@ -155,7 +155,9 @@ def client_lines_figure(
         _draw_lines(axes, rounds, shown, table, worst)
         axes.set_ylabel(metric.removeprefix("val/").replace("_", " ") + " in %" * in_percent)
         if k == 0:
-            axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
+            legend = axes.legend(loc="upper left", bbox_to_anchor=(1, 1.03), **style.LEGEND)
+            for text in legend.get_texts():
+                text.set_parse_math(False)
     axes.set_xlabel("round")
     return figure
 

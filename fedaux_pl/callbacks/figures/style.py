@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedaux_pl.names import terminal_safe
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -46,11 +48,14 @@ SMALL_TICK_SIZE = 8.0
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": TICK_SIZE, "labelcolor": INK}
 
 
-def canvas(width: float, height: float, title: str, note: str) -> tuple["Figure", "Axes"]:
+def canvas(
+    width: float, height: float, title: str, note: str, has_formula: bool = False
+) -> tuple["Figure", "Axes"]:
     """Create a figure with axes of this size in inches, below a title and a note.
 
     The axes fill the figure: labels and legends lie outside of it, and whoever saves it asks for
-    ``bbox_inches="tight"``. So the size of bubbles and cells does not depend on the labels.
+    ``bbox_inches="tight"``. So the size of bubbles and cells does not depend on the labels. The
+    note may have a formula, unless it has names.
     """
     from matplotlib.figure import Figure
 
@@ -60,9 +65,17 @@ def canvas(width: float, height: float, title: str, note: str) -> tuple["Figure"
     axes.set_axisbelow(True)
     place: dict[str, Any] = {"x": 0, "ha": "left", "va": "top"}
     figure.suptitle(
-        title, y=1 + 0.83 / height, fontsize=14.0, fontweight="bold", color=INK, **place
+        title,
+        y=1 + 0.83 / height,
+        fontsize=14.0,
+        fontweight="bold",
+        color=INK,
+        parse_math=False,
+        **place,
     )
-    figure.text(s=note, y=1 + 0.54 / height, fontsize=10.0, color=MUTED, **place)
+    figure.text(
+        s=note, y=1 + 0.54 / height, fontsize=10.0, color=MUTED, parse_math=has_formula, **place
+    )
     return figure, axes
 
 
@@ -138,8 +151,9 @@ def text_width(texts: Sequence[str], size: float) -> float:
 
 
 def cut(name: str, length: int = 22) -> str:
-    """Return the name, cut to a length that fits a tick."""
-    return name if len(name) <= length else name[: length - 1] + "…"
+    """Return the name on one line, cut to a length that fits a tick."""
+    shown = terminal_safe(name)
+    return shown if len(shown) <= length else shown[: length - 1] + "…"
 
 
 def of_more(shown: int, total: int) -> str:

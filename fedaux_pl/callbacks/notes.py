@@ -11,7 +11,8 @@ from torch import Tensor
 from fedaux_pl.callbacks.run_figures import class_counts
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.input_checks import shorten
-from fedaux_pl.scoring import ClassStatistics, ReleasedHead
+from fedaux_pl.functional.soft_labels import MAX_SHARPNESS
+from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Scoring, Sigmoid, Standardized
 from fedaux_pl.scoring.class_scorers import pool_statistics
 from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.release import stack_heads
@@ -65,10 +66,11 @@ class RunNotes:
 
 
 def _describe_scores(federation: RunView) -> str | None:
-    """Say that the scores are nearly uniform, if they were measured and are."""
+    """Say that the scores are nearly uniform, if they are and an option can change it."""
+    remedy = describe_remedy(federation.algorithm.scoring)
     key = "certainty/effective_teachers"
     measured = [e for e in federation.history if key in e or f"val/{key}" in e]
-    if not measured:
+    if not measured or remedy is None:
         return None
     present = len(federation.select_clients(1))
     effective = [entry.get(key, entry.get(f"val/{key}", 0.0)) for entry in measured]
@@ -76,17 +78,38 @@ def _describe_scores(federation: RunView) -> str | None:
     for entry in measured:
         in_memory = entry.get("memory/clients", present)  # after the round
         teachers.append(int(in_memory + entry.get("memory/forgotten", 0)))
-    return describe_effective_teachers(effective, teachers)
+    return describe_effective_teachers(effective, teachers, remedy)
 
 
-def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[int]) -> str | None:
-    """Say that the scores are nearly uniform, if they are in all rounds.
+def describe_remedy(scoring: Scoring | None) -> str | None:
+    """Say which option lets scores differ more; None if there is none.
+
+    Class statistics weigh the teachers by what each client knows about a class. If these weights
+    are equal, the clients hold the same classes, and no option should change that.
+    """
+    if scoring is None or isinstance(scoring.scorer, ClassStatistics):
+        return None
+    calibration = scoring.calibration
+    if isinstance(calibration, Sigmoid):
+        return "set --model.algorithm.calibration Standardized"
+    if isinstance(calibration, Standardized) and calibration.sharpness < MAX_SHARPNESS:
+        return (
+            f"raise --model.algorithm.calibration.sharpness above {calibration.sharpness:g} (at "
+            f"most {MAX_SHARPNESS:g})"
+        )
+    return None
+
+
+def describe_effective_teachers(
+    effective: Sequence[float], teachers: Sequence[int], remedy: str
+) -> str | None:
+    """Say that the scores are nearly uniform, if they are in all rounds, and what changes it.
 
     ``effective`` is, for each round, the mean over x of 1 / sum_i w_i(x)^2 for weights w_i(x) that
     sum to 1: n if n ``teachers`` have equal weights, 1 if one has all of it.
 
     Examples:
-        >>> describe_effective_teachers([9.99], [10]).split(":")[0]
+        >>> describe_effective_teachers([9.99], [10], "raise it").split(":")[0]
         'effective teachers 9.99 of 10'
     """
     pairs = zip(effective, teachers, strict=True)
@@ -94,7 +117,7 @@ def describe_effective_teachers(effective: Sequence[float], teachers: Sequence[i
         return None
     return (
         f"effective teachers {effective[-1]:.2f} of {teachers[-1]}: the scores are nearly uniform, "
-        "this run equals FedDF"
+        f"so the clients' models count alike, as in FedDF; to let the scores decide more, {remedy}"
     )
 
 

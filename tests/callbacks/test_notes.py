@@ -11,9 +11,12 @@ from fedaux_pl.callbacks.notes import (
     describe_effective_teachers,
     describe_missing_classes,
     describe_noise,
+    describe_remedy,
 )
-from fedaux_pl.scoring import Release, ReleasedHead
+from fedaux_pl.scoring import ClassStatistics, Release, ReleasedHead, Sigmoid, Standardized
 from fedaux_pl.scoring.release import stack_heads
+from tests.command_line import refusal
+from tests.paper import paper_scoring
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,38 @@ from fedaux_pl.scoring.release import stack_heads
     ],
 )
 def test_scores_that_do_nothing(effective, teachers, text):
-    said = describe_effective_teachers(effective, teachers)
+    said = describe_effective_teachers(effective, teachers, "raise the sharpness")
     assert said is None if text is None else said.startswith(text)
+    assert said is None or said.endswith("; to let the scores decide more, raise the sharpness")
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"calibration": Sigmoid()}, "set --model.algorithm.calibration Standardized"),
+        (
+            {"calibration": Standardized(sharpness=1.5)},
+            "raise --model.algorithm.calibration.sharpness above 1.5 (at most 20)",
+        ),
+        ({"calibration": Standardized(sharpness=20.0)}, None),
+        ({"scorer": ClassStatistics()}, None),  # as with --config silos: they know the same
+    ],
+)
+def test_the_remedy_is_an_option_or_nothing_is_said(options, remedy):
+    assert describe_remedy(paper_scoring(**options)) == remedy
+    federation = federation_of(1)
+    federation.algorithm.scoring = paper_scoring(**options)
+    federation.select_clients = lambda t: [0, 1]
+    notes = dict(RunNotes().find(federation))
+    assert notes == {} if remedy is None else remedy in notes["effective teachers"]
+
+
+@pytest.mark.parametrize(
+    "option", ["calibration=Standardized", "calibration.sharpness=6", "calibration.sharpness=20"]
+)
+def test_the_remedies_are_accepted(option):
+    auxiliary = ["--data.private=Digits", "--data.auxiliary=Digits", "--model.clients={resnet8: 2}"]
+    assert refusal(["--model.algorithm=FedAUX", f"--model.algorithm.{option}", *auxiliary]) is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +90,7 @@ def federation_of(rounds, key="certainty/effective_teachers"):
         clients={"resnet8": 2},
         architectures=["resnet8"] * 2,
         heads=[],
-        algorithm=SimpleNamespace(secret_noise=False),
+        algorithm=SimpleNamespace(secret_noise=False, scoring=paper_scoring()),
         data=SimpleNamespace(
             class_counts=lambda: np.eye(2, dtype=np.int64),
             classes="ab",

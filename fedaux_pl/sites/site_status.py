@@ -11,6 +11,7 @@ from typing import Any
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
+from fedaux_pl.names import terminal_safe
 from fedaux_pl.sites.names import is_name
 from fedaux_pl.sites.wire import CODES
 

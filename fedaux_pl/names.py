@@ -6,7 +6,9 @@ of a page, or choose the path of a file.
 """
 
 import html
+import os
 import re
+from pathlib import Path
 
 _INTERPRETED = re.compile(r"[\\`*_\[\]|~#$]")  # by Markdown, within a line
 _LINKED = {"://": "&#58;//", "www.": "www&#46;", "@": "&#64;"}  # by GitHub, without brackets
@@ -15,6 +17,21 @@ _LONGEST = 100  # bytes of a part of a file name: file systems allow 255 with th
 
 class Markup(str):
     """Text that is Markdown already, in which all names are safe."""
+
+
+def readable(text: str | Path) -> str:
+    r"""Return a path, or a text with paths in it, so that it can be printed and written.
+
+    Names of files need not be UTF-8: each byte that is not becomes ``\xNN``. All others stay.
+
+    Examples:
+        >>> readable("caf\u00e9"), readable(os.fsdecode(b"caf\xe9"))
+        ('café', 'caf\\xe9')
+    """
+    try:
+        return os.fsencode(text).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # it has characters that no file name has
+        return str(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def terminal_safe(name: object) -> str:
@@ -27,8 +44,7 @@ def terminal_safe(name: object) -> str:
         >>> print(terminal_safe("north\x1b[2J\nward"), terminal_safe("Zürich"))
         north\x1b[2J\nward Zürich
     """
-    characters = str(name)
-    return "".join(c if c.isprintable() else _escaped(c) for c in characters)
+    return "".join(c if c.isprintable() else _escaped(c) for c in readable(str(name)))
 
 
 def terminal_safe_lines(text: object) -> str:
@@ -69,5 +85,5 @@ def file_safe(name: object) -> str:
 
 
 def _escaped(character: str) -> str:
-    r"""Return an escape such as ``\x1b``, also of a lone surrogate."""
-    return character.encode("unicode_escape", "surrogatepass").decode()
+    r"""Return an escape such as ``\x1b``."""
+    return character.encode("unicode_escape").decode()

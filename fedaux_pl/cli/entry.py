@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaux_pl._version import __version__
@@ -154,6 +155,7 @@ def _answer(args: Sequence[str] | None) -> int:
         print(f"fedaux-pl: error: {problem} (fedaux-pl --help describes them)", file=sys.stderr)
         return 2
     try:
+        _check_encoding(rest)
         run_verb([verb, *rest])
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -166,6 +168,32 @@ def _answer(args: Sequence[str] | None) -> int:
         print(f"fedaux-pl {verb}: error: {terminal_safe_lines(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_encoding(args: Sequence[str]) -> None:
+    """Raise a ConfigurationError for paths that YAML, as of options and config.yaml, cannot hold.
+
+    Names of files and folders below such paths need not be UTF-8.
+    """
+    for arg in args:
+        if not _is_unicode(arg):
+            raise ConfigurationError(
+                f"{arg}: got a name that is not UTF-8; expected UTF-8 in options: rename the file "
+                "or folder, or make a link to it (ln -s) and give the name of the link"
+            )
+    here = str(Path.cwd())
+    if not _is_unicode(here):
+        raise ConfigurationError(
+            f"the name of the current folder, {here}, is not UTF-8: rename it, or start in another"
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def run_verb(args: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
-from fedaux_pl.names import terminal_safe
+from fedaux_pl.names import readable, terminal_safe
 from fedaux_pl.runs.parser import FederationParser
 
 
@@ -92,7 +92,7 @@ def predict(args: Sequence[str]) -> Path:
             "a checkpoint from before the run diverged"
         )
     _write_table(options.output, samples, federation["classes"], values)
-    print(f"{samples.summary}{by_whom}: {options.output}")
+    print(f"{samples.summary}{by_whom}: {readable(options.output)}")
     return Path(options.output)
 
 
@@ -147,14 +147,16 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int], backgrou
     failures = decoded.failures
     if len(failures) == len(files):
         raise DataError(failures[0])
-    readable = [index for index in range(len(files)) if index not in failures]
-    where = ", ".join(str(path.absolute()) for path in paths)
-    note_transparent(decoded.num_transparent, len(readable), where, background)
+    decodable = [index for index in range(len(files)) if index not in failures]
+    where = ", ".join(readable(path.absolute()) for path in paths)
+    note_transparent(decoded.num_transparent, len(decodable), where, background)
     _note_changes(list(decoded.originals.values()), height, is_gray=channels == 1)
-    unreadable = shorten([str(files[index]) for index in failures])
+    unreadable = shorten([readable(files[index]) for index in failures])
     unread = f" ({len(failures)} cannot be read and have empty rows: {unreadable})"
     summary = f"{len(files)} images{unread if failures else ''}"
-    return Samples(decoded.images[readable], readable, {"image": files}, summary)
+    return Samples(
+        decoded.images[decodable], decodable, {"image": [*map(readable, files)]}, summary
+    )
 
 
 def _note_changes(originals: Sequence[Original], size: int, is_gray: bool) -> None:

@@ -38,7 +38,7 @@ def fingerprint(files: Iterable[Path]) -> str:
     for file in files:
         status = file.stat()
         state = status.st_ino, status.st_size, status.st_ctime_ns
-        digest.update(f"{file.absolute()}\0{state}\n".encode())
+        digest.update(os.fsencode(file.absolute()) + f"\0{state}\n".encode())
     return digest.hexdigest()
 
 

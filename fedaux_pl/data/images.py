@@ -36,6 +36,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs, Rows
 from fedaux_pl.errors import DataError, check_setting, counted
 from fedaux_pl.files import user_cache, write_text_atomically
+from fedaux_pl.names import readable
 
 WHITE = "white"
 """The default background of transparent pictures."""
@@ -370,11 +371,11 @@ def _workers() -> ProcessPoolExecutor:
 def _note_skipped(files: list[Path], kept: set[int], root: Path, folder: Path) -> None:
     """Name the skipped files; a file beside the cache lists them if they are many."""
     skipped = [file for i, file in enumerate(files) if i not in kept]
-    names = [str(file.relative_to(root)) for file in skipped]
+    names = [readable(file.relative_to(root)) for file in skipped]
     where = ""
     if len(names) > _NAMES_IN_NOTE and not is_off(folder):
         listing = folder / f"skipped-{fingerprint(skipped)[:16]}.txt"
-        text = "".join(f"{file.absolute()}\n" for file in skipped)
+        text = "".join(f"{readable(file.absolute())}\n" for file in skipped)
         try:
             write_text_atomically(listing, text, private=True)
             where = f"; all are listed in {listing}"

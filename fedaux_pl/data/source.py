@@ -13,6 +13,7 @@ from fedaux_pl.data.downloads import Download
 from fedaux_pl.data.input_checks import check_finite
 from fedaux_pl.data.lazy_inputs import Inputs, select
 from fedaux_pl.errors import DataError
+from fedaux_pl.names import readable
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def name_of_path(path: Path) -> str:
     path = path.absolute()
     while path.stem.lower() in _PARTS and path.parent.name:
         path = path.parent
-    return path.name if path.is_dir() else path.stem
+    return readable(path.name if path.is_dir() else path.stem)
 
 
 class PartSource(Source):

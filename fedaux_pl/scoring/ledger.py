@@ -31,6 +31,7 @@ from torch import Tensor
 from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import NameTakenError, locked, state_folder, write_atomically
 from fedaux_pl.functional.privacy import Mechanism
+from fedaux_pl.names import readable
 from fedaux_pl.scoring.release import Release, spent
 from fedaux_pl.tensor_files import parse_tensor_file
 
@@ -99,7 +100,7 @@ class Ledger:
 
     def __init__(self, key_id: str, folder: Path | None = None, origin: str = "") -> None:
         self.key_id = key_id
-        self.origin = origin or f"a run in {Path.cwd()}"
+        self.origin = origin or f"a run in {readable(Path.cwd())}"
         self.folder = folder or state_folder() / "ledger"
         self._known: dict[str, Digests] = {}  # of the entries read last, by their checksum
 

@@ -1,6 +1,7 @@
 """`fedaux-pl predict`: a table for other images, the same as the model's own answers."""
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,31 @@ def test_pictures_of_another_size_or_color_are_noted(fitted, folder, tmp_path, c
         "note: 2 of 12 pictures are in color, but the run was trained on gray pictures: they were "
         "converted\n"
     ) in told
+
+
+def test_names_that_are_not_utf_8(fitted, images, folder, tmp_path, capsys, monkeypatch):
+    model, _, checkpoint = fitted
+    first = folder / os.fsdecode(b"00\xe9.png")
+    (folder / "01.png").rename(first)
+    (folder / os.fsdecode(b"99\xff.png")).write_text("no image")
+    output = tmp_path / "out.csv"
+    args = ["predict", f"--ckpt_path={checkpoint}", f"--output={output}", "--images"]
+    assert main([*args, str(folder)]) == 0
+    _, *rows = output.read_text(encoding="utf-8").splitlines()
+    assert rows[0].startswith(f"{folder}/00\\xe9.png,")
+    assert rows[-1].startswith(f"{folder}/99\\xff.png,,")
+    found = torch.tensor([float(p) for p in rows[0].split(",")[2:]])
+    torch.testing.assert_close(found, answers(model, images.flip(0))[0], atol=1e-5, rtol=0)
+    assert "13 images (1 cannot be read and have empty rows" in capsys.readouterr().out
+
+    assert main([*args, str(first)]) == 1  # YAML, in which options are read, cannot hold it
+    told = capsys.readouterr().err
+    assert "images/00\\xe9.png: got a name that is not UTF-8; expected UTF-8 in options" in told
+    here = tmp_path / os.fsdecode(b"caf\xe9")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert main([*args, str(folder)]) == 1
+    assert f"the current folder, {tmp_path}/caf\\xe9, is not UTF-8" in capsys.readouterr().err
 
 
 def test_an_npz_file(fitted, images, tmp_path):

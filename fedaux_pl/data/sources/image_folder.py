@@ -25,6 +25,7 @@ from fedaux_pl.data.input_checks import (
 from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.source import Examples, PartSource, Source, name_of_path
 from fedaux_pl.errors import DataError, check_setting
+from fedaux_pl.names import readable
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
 
@@ -260,18 +261,19 @@ def _list_files(root: Path, folders: dict[str, list[Path]], has_clients: bool) -
                 f"{path.absolute()} is in no class folder: with `clients: first_level` images are "
                 "in <root>/<client>/<class>/; move it, or set `clients: null`"
             )
-        files.append(_File(path, inner[0], client))
+        files.append(_File(path, readable(inner[0]), readable(client)))
     return files
 
 
 def _note_clients(root: Path, folders: dict[str, list[Path]]) -> None:
     """Tell if the folders of all classes hold folders of the same names, as those of clients do."""
-    if any(files[0].parent == root / name for name, files in folders.items()):
+    if any(len(files[0].relative_to(root).parts) <= 2 for files in folders.values()):
         return  # images lie in the folder of a class: no need to look at all of them
     inner = set()
     for files in folders.values():
         inner.add(frozenset(file.relative_to(root).parts[1:-1][:1] for file in files))
-    names = sorted("".join(parts) for parts in inner.pop())  # "" for images outside of sub-folders
+    # "" for images outside of sub-folders
+    names = sorted(readable("".join(parts)) for parts in inner.pop())
     if len(folders) > 1 and not inner and len(names) > 1 and all(names):
         note(
             f"the classes are {shorten(list(folders))}, but all of them have the same sub-folders "
@@ -296,7 +298,10 @@ def _list_folders(root: Path) -> dict[str, list[Path]]:
             f"{root.absolute()} holds both sub-folders and images (such as {loose[0].name}): move "
             "the images into the sub-folder of their class, or remove them"
         )
-    files = dict(zip([folder.name for folder in folders], list_images(folders), strict=True))
+    names = [readable(folder.name) for folder in folders]
+    if len(set(names)) < len(names):  # of two, one has the text that the bytes of the other become
+        raise DataError(f"two sub-folders of {root.absolute()} have the same name: rename one")
+    files = dict(zip(names, list_images(folders), strict=True))
     empty = [name for name in files if not files[name]]
     if empty:
         raise DataError(

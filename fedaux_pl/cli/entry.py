@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaux_pl._version import __version__
-from fedaux_pl.errors import EXPECTED, INTERRUPTED, TERMINATED, UsageError, did_you_mean
+from fedaux_pl.errors import (
+    EXPECTED,
+    INTERRUPTED,
+    TERMINATED,
+    ConfigurationError,
+    UsageError,
+    did_you_mean,
+)
 from fedaux_pl.names import terminal_safe_lines
 
 VERBS = {

@@ -62,8 +62,8 @@ def check_closed(path: Path) -> None:
     if mode & others:
         closed = f"{mode & ~others:o}"
         raise ConfigurationError(
-            f"{path} has keys that other users must not read, but its mode is {mode:04o}: run "
-            f"chmod {closed} {shlex.quote(str(path))}"
+            f"{path} must be closed to other users because of its keys, but its mode is "
+            f"{mode:04o}: run chmod {closed} {shlex.quote(str(path))}"
         )
 
 

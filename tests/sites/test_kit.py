@@ -78,7 +78,7 @@ def test_a_key_that_others_can_read_is_not_used(folder, name, side):
     key = kit(folder, name) / "startup" / f"{side}.key"
     for open_mode in (0o644, 0o640, 0o604):
         key.chmod(open_mode)
-        with pytest.raises(ConfigurationError, match=f"{side}.key has keys .* run chmod 600 {key}"):
+        with pytest.raises(ConfigurationError, match=f"{side}.key must be .* run chmod 600 {key}"):
             check_secrecy(kit(folder, name), side)
     key.chmod(0o400)
     check_secrecy(kit(folder, name), side)

@@ -20,6 +20,18 @@ from fedaux_pl.models.encoder import (
 from fedaux_pl.models.image_classifier import Constants, InputNormalization
 from fedaux_pl.models.registry import register
 
+IMAGE_TYPES = (
+    *("aimv2_vision_model", "beit", "bit", "chinese_clip_vision_model", "clip_vision_model"),
+    *("convnext", "convnextv2", "cvt", "data2vec-vision", "deit", "dinat", "dinov2"),
+    *("dinov2_with_registers", "dinov3_convnext", "dinov3_vit", "donut-swin", "efficientnet"),
+    *("focalnet", "glpn", "hgnet_v2", "hiera", "ijepa", "levit", "maskformer-swin"),
+    *("metaclip_2_vision_model", "mlcd", "mlcd_vision_model", "mobilenet_v1", "mobilenet_v2"),
+    *("mobilevit", "mobilevitv2", "pixio", "pixtral", "poolformer", "pvt", "pvt_v2", "radio"),
+    *("regnet", "resnet", "segformer", "siglip2_vision_model", "siglip_vision_model"),
+    *("swiftformer", "swin", "swin2sr", "swinv2", "textnet", "vit", "vit_mae", "vit_msn"),
+    *("vitdet", "yolos"),
+)
+"""Model types that are built from their configuration alone; others can load a part from a file."""
 _CLASS_TOKENS = ("cls_token", "class_embedding")  # what the library calls them
 
 

@@ -59,7 +59,7 @@ def create_model(name: str, num_classes: int, **options: Any) -> Classifier:
         >>> model.features(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 128])
     """
-    factory = _find(name, options)
+    factory = find_factory(name, options)
     if isinstance(factory, LibraryFactory):
         factory.check_options(**options)
     model: Classifier = factory(num_classes=num_classes, **options)
@@ -73,7 +73,7 @@ def check_model(name: str, **options: Any) -> None:
     An architecture whose constructor reads files has a class method ``check_options`` for this,
     which gets all its options.
     """
-    factory = _find(name, options)
+    factory = find_factory(name, options)
     check = getattr(factory, "check_options", None)
     if check is None:
         factory(num_classes=2, **options)
@@ -116,7 +116,7 @@ def create_for(
         >>> model.conv1.in_channels
         1
     """
-    parameters = inspect.signature(_find(name, options)).parameters
+    parameters = inspect.signature(find_factory(name, options)).parameters
     is_text = len(input_shape) == 1
     needed = "length" if is_text else "in_channels"
     other = "in_channels" if is_text else "length"
@@ -153,12 +153,12 @@ def options_of(name: str, names: Iterable[str], options: Mapping[str, Any]) -> d
 
 def complete_options(name: str, **options: Any) -> dict[str, Any]:
     """Add the default values of an architecture to its options."""
-    parameters = inspect.signature(_find(name, options)).parameters.values()
+    parameters = inspect.signature(find_factory(name, options)).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty} | options
 
 
-def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the architecture ``name``; raise a TypeError for options that it does not have."""
+def find_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what creates the architecture ``name``; raise a TypeError for unknown options."""
     base = name.partition("-")[0]
     library, _, network = base.partition("/")
     factory: Callable[..., Any] | None = _FACTORIES.get(name) or _FACTORIES.get(base)
@@ -186,6 +186,11 @@ def _find(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
             f"use one of {', '.join(allowed)}."
         )
     return factory
+
+
+def is_registered(factory: Callable[..., Any]) -> bool:
+    """Return whether an architecture can be created by a name of its own."""
+    return factory in _FACTORIES.values()
 
 
 def _is_class_path(name: str) -> bool:

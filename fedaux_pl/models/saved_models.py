@@ -18,6 +18,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models.adapted_network import AdaptedNetwork
 from fedaux_pl.models.classifier import backbone_state, of_head
+from fedaux_pl.models.export_config import CONFIG, FORMAT, read_config
 from fedaux_pl.models.registry import (
     check_imported,
     complete_options,
@@ -27,9 +28,6 @@ from fedaux_pl.models.registry import (
     state_key,
 )
 
-FORMAT = 1
-"""The format of an exported folder, increased when earlier versions cannot read it."""
-CONFIG = "config.json"
 _TENSOR = 1000  # what the Python objects of a tensor count for, in elements
 
 
@@ -260,37 +258,22 @@ def load_exported(folder: str | Path) -> ModelEnsemble:
     """Load a folder that ``fedaux-pl export`` has written, in evaluation mode, without Lightning.
 
     The module maps uint8 images (N, C, H, W), or token ids (N, L), to class probabilities. Its
-    ``config`` has the names of the classes and the shape of the inputs. Nothing is imported or
-    downloaded: if a network was named by its class path, import its module before.
+    ``config`` has the names of the classes and the shape of the inputs. Nothing is imported,
+    downloaded or read but the folder's own files: if a network was named by its class path, import
+    its module before.
     """
-    path = Path(folder) / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        shape, classes, batchnorm = (config[k] for k in ("input_shape", "classes", "batchnorm"))
-        models = [(str(e["name"]), dict(e["options"]), str(e["file"])) for e in config["models"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(
-            f"{Path(folder).absolute()} has no readable {CONFIG} of an export "
-            f"({type(error).__name__}): give a folder that `fedaux-pl export` wrote"
-        ) from error
-    if config.get("format") not in range(1, FORMAT + 1):
-        raise ConfigurationError(
-            f"{path} has format {config.get('format')!r}, but this release reads formats up to "
-            f"{FORMAT}: export the run again"
-        )
-    check_imported([name for name, _, _ in models], str(path))
+    config = read_config(Path(folder))
+    shape = config["input_shape"]
+    count = len(config["classes"])
     loaded = {}
-    for name, options, file in models:
-        is_encoder = name.startswith(("encoder", "image_encoder"))
-        if is_encoder and "source" in options:  # its configuration is on the hub
-            raise ConfigurationError(
-                f"{path} has source {options['source']!r}; expected the config of the encoder: "
-                "export the run again"
-            )
-        weights = Path(folder) / Path(file).name
+    for index, model in enumerate(config["models"]):
+        weights = Path(folder) / model["file"]
         state, _ = read_safetensors(weights)
-        loaded[file] = _recreate(name, options, shape, len(classes), state, str(weights))
-    return ModelEnsemble(loaded, config, batchnorm).eval()
+        source = f"{Path(folder) / CONFIG}: models[{index}]: {weights.name}"
+        loaded[model["file"]] = _recreate(
+            model["name"], model["options"], shape, count, state, source
+        )
+    return ModelEnsemble(loaded, config, config["batchnorm"]).eval()
 
 
 def _recreate(
@@ -308,8 +291,9 @@ def _recreate(
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigurationError(f"the weights of {source} do not fit: {reason}") from error
+        raise ConfigurationError(
+            f"the weights of {source} do not fit: {_one_line(error)}"
+        ) from error
     return model
 
 
@@ -321,8 +305,14 @@ def _limited_by(state: Mapping[str, Tensor], source: str) -> Iterator[None]:
     try:
         with _AllocationLimit(limit):
             yield
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigurationError(f"{source} cannot be created: {error}") from error
+    # a constructor can raise nearly any exception for options of a wrong type or size
+    except Exception as error:
+        raise ConfigurationError(f"{source} cannot be created: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    """Return the beginning of an error's message in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 class _AllocationLimit(TorchDispatchMode):

@@ -1,6 +1,7 @@
 """Checkpoints of a federation: written atomically, found, loaded and compared with a run."""
 
 import os
+import reprlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,6 +20,13 @@ from fedaux_pl.tensor_files import load_tensor_file
 
 FORMAT = 6
 """The format of a federation's checkpoints, since 0.10; others are refused."""
+_ENTRIES: Mapping[str, type] = {"state_dict": Mapping, "hyper_parameters": Mapping}
+_FEDERATION: Mapping[str, type] = {
+    **dict.fromkeys(("settings", "round", "h0", "site_sizes"), Mapping),
+    **dict.fromkeys(("releases", "memory", "client_states"), Mapping),
+    **dict.fromkeys(("history", "classes", "input_shape"), list),
+}
+_SETTINGS: Mapping[str, type] = {"clients": Mapping, "model_options": Mapping, "threads": int}
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -164,12 +172,38 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Load the checkpoint of a federation, with memory-mapped tensors."""
     with _reading(path):
         checkpoint = load_tensor_file(path, is_mapped=True)
-    if not isinstance(checkpoint, dict) or "federation" not in checkpoint:
+    check_content(checkpoint, str(path))
+    return dict(checkpoint)
+
+
+def check_content(checkpoint: Any, source: str) -> None:
+    """Raise a ConfigurationError unless this is the content of a federation's checkpoint.
+
+    ``source`` is what messages call it.
+    """
+    if not isinstance(checkpoint, Mapping) or "federation" not in checkpoint:
         raise ConfigurationError(
-            f"{path} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
+            f"{source} is not the checkpoint of a federation: use one that `fedaux-pl fit` wrote"
         )
-    check_format(checkpoint["federation"])
-    return checkpoint
+    content = checkpoint["federation"]
+    _check_entries(checkpoint, {"federation": Mapping}, source)
+    check_format(content)
+    _check_entries(checkpoint, _ENTRIES, source)
+    _check_entries(content, _FEDERATION, source, "federation.")
+    _check_entries(content["settings"], _SETTINGS, source, "federation.settings.")
+
+
+def _check_entries(
+    values: Mapping[str, Any], kinds: Mapping[str, type], source: str, prefix: str = ""
+) -> None:
+    for name, kind in kinds.items():
+        value = values.get(name)
+        if not isinstance(value, kind):
+            got = "nothing" if value is None else reprlib.repr(value)
+            raise ConfigurationError(
+                f"{source}: {prefix}{name}: got {got}; expected a {kind.__name__.lower()}: use a "
+                "checkpoint that `fedaux-pl fit` wrote"
+            )
 
 
 def _reason(error: Exception) -> str:
@@ -206,6 +240,11 @@ def check_resumable(saved: Mapping[str, Any], settings: Mapping[str, Any]) -> No
 def check_format(content: Mapping[str, Any]) -> None:
     """Raise a ConfigurationError if a federation's checkpoint has the format of other versions."""
     saved = content.get("format", 1)
+    if not isinstance(saved, int):
+        raise ConfigurationError(
+            f"the checkpoint is damaged: its format is {reprlib.repr(saved)}, not a number: use "
+            "one that `fedaux-pl fit` wrote"
+        )
     if saved != FORMAT:
         version = "0.9 or an earlier version" if saved < FORMAT else "a later version"
         raise ConfigurationError(

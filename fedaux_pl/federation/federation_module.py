@@ -468,11 +468,11 @@ class FederationModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore an undamaged checkpoint of the same format and settings."""
         trainer = self.trainer
-        content = checkpoint["federation"]
         is_checked = isinstance(trainer.strategy.checkpoint_io, checkpoints.AtomicCheckpointIO)
         if trainer.ckpt_path is not None and not is_checked:
             checkpoints.check_undamaged(trainer.ckpt_path)
-        checkpoints.check_format(content)
+        checkpoints.check_content(checkpoint, "the checkpoint")
+        content = checkpoint["federation"]
         saved_settings = content["settings"]
         self.use_threads(saved_settings["threads"])
         settings = self.settings()

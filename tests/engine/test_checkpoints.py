@@ -98,6 +98,18 @@ def test_a_failed_write_in_the_background_is_reported(tmp_path, monkeypatch, end
     checkpoints.finish()  # reported once
 
 
+def checkpoint(**changed):
+    """The content of a small checkpoint, with other entries of the federation."""
+    names = ("round", "h0", "site_sizes", "releases", "memory", "client_states")
+    federation = {
+        "format": FORMAT,
+        "settings": {"clients": {}, "model_options": {}, "threads": 1},
+        **{name: {} for name in names},
+        **{name: [] for name in ("history", "classes", "input_shape")},
+    }
+    return {"federation": federation | changed, "state_dict": {}, "hyper_parameters": {}}
+
+
 def settings(key, private=0, auxiliary=0):
     contents = {
         "private": keyed_fingerprint(key, torch.tensor([private])),
@@ -161,8 +173,7 @@ FULL = {
 def test_a_full_disk_is_one_line_that_names_the_last_checkpoint(tmp_path, kind):
     path = tmp_path / "last.ckpt"
     full, reason = FULL[kind]
-    federation = {"format": FORMAT, "history": [{}, {}, {}]}
-    AtomicCheckpointIO().save_checkpoint({"federation": federation}, path)
+    AtomicCheckpointIO().save_checkpoint(checkpoint(history=[{}, {}, {}]), path)
     message = (
         f"^the checkpoint {path} could not be written \\({reason}\\); the last complete one, after "
         f"round 3, is still there: make room in trainer.default_root_dir and resume with "
@@ -209,6 +220,33 @@ def test_a_flipped_bit_that_torch_reads_as_zeros(tmp_path):
     for load in (load_checkpoint, AtomicCheckpointIO().load_checkpoint):
         with pytest.raises(ConfigurationError, match=r"it is damaged: the checksum of .*/data/0"):
             load(path)
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", True, [], [[]], {"a": None}])
+def test_malformed_entries_are_one_line(tmp_path, value):
+    """Each entry that is read, of another type or missing."""
+    path = tmp_path / "last.ckpt"
+    whole = checkpoint()
+    entries = [("state_dict",), ("hyper_parameters",), ("federation",)]
+    entries += [("federation", name) for name in whole["federation"]]
+    entries += [("federation", "settings", name) for name in whole["federation"]["settings"]]
+    for *places, name in entries:
+        changed = checkpoint()
+        holder = changed
+        for place in places:
+            holder = holder[place]
+        if type(holder[name]) is type(value) or (value is True and type(holder[name]) is int):
+            continue
+        holder[name] = value
+        AtomicCheckpointIO().save_checkpoint(changed, path)
+        message = rf"last\.ckpt: .*{name}: got .*; expected a|^the checkpoint .* format"
+        with pytest.raises(ConfigurationError, match=message) as refusal:
+            load_checkpoint(path)
+        assert "\n" not in str(refusal.value)
+        del holder[name]
+        AtomicCheckpointIO().save_checkpoint(changed, path)
+        with pytest.raises(ConfigurationError, match=f"{name}: got nothing|format 1|is not the ch"):
+            load_checkpoint(path)
 
 
 def test_a_checkpoint_holds_tensors_and_plain_values_alone(tmp_path):

@@ -10,8 +10,9 @@ import torch
 
 from fedaux_pl.data.cache import cached
 from fedaux_pl.engine import AtomicCheckpointIO
-from fedaux_pl.engine.checkpoints import FORMAT, load_checkpoint
+from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
+from tests.engine.test_checkpoints import checkpoint
 from tests.fuzzing import mutate
 
 COUNT = int(os.environ.get("FEDAUX_MUTATIONS", "100"))
@@ -44,8 +45,7 @@ def report(kind, outcomes):
 
 def test_mutated_checkpoints(tmp_path):
     path = tmp_path / "last.ckpt"
-    federation = {"format": FORMAT, "history": [{"accuracy": 0.5}] * 3}
-    original = {"federation": federation, "state_dict": tensors()}
+    original = checkpoint(history=[{"accuracy": 0.5}] * 3) | {"state_dict": tensors()}
     AtomicCheckpointIO().save_checkpoint(original, path)
     content, outcomes = path.read_bytes(), Counter()
     for seed in range(COUNT):

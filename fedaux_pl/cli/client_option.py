@@ -9,7 +9,7 @@ from torch import nn
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_models import find_client
-from fedaux_pl.runs.parser import FederationCLI, FederationParser
+from fedaux_pl.runs.parser import FederationCLI
 
 # one process that sets the run up, loads its checkpoint and predicts nothing
 _ATTACH = ("limit_predict_batches=0", "enable_progress_bar=false", "devices=1", "num_nodes=1")
@@ -24,15 +24,6 @@ class ClientModel:
     model: nn.Module
     reasons: list[str]  # what makes it differ from the server's
     statistics: BatchNormOption  # of the evaluation
-
-
-def add_client_options(parser: FederationParser) -> None:
-    """Add the client, and the BatchNorm statistics of its model."""
-    about = "The client whose own model to use; its data are those of the run's config.yaml."
-    parser.add_argument("--client", type=str | None, default=None, help=about)
-    about = "As in test, with --client: own, running or batch; null for that of the run."
-    name = "--model.batchnorm_statistics"
-    parser.add_argument(name, type=BatchNormOption | None, default=None, help=about)
 
 
 def load_client_model(checkpoint: Path, options: Namespace) -> ClientModel | None:

@@ -44,11 +44,13 @@ VERBS = {
 }
 
 _MODULES = {  # the other verbs are in verbs.py
+    "predict": "model_verbs",
+    "export": "model_verbs",
     "compare": "compare",
     "sweep": "sweep",
     "report": "report",
     "sites": "sites",
-    "site": "sites",
+    "site": "site",
 }
 
 # Names that other programs give to these verbs.
@@ -207,10 +209,7 @@ def run_verb(args: Sequence[str]) -> None:
     """Run one verb; raise what it raises, and SystemExit with ``TERMINATED`` after SIGTERM."""
     verb, *rest = args
     name = _MODULES.get(verb, "verbs")
-    # Ctrl-C ends the process at once: some imports ignore its exception
-    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
-        verbs = _import(f"fedaux_pl.cli.{name}")
+    verbs = import_packages(f"fedaux_pl.cli.{name}")
     with raised_by_sigterm(SystemExit(TERMINATED)):
         # jsonargparse holds its last parser, and so the whole run, in a context variable
         copy_context().run(getattr(verbs, verb), rest)
@@ -244,6 +243,16 @@ def handled(number: int, handler: Any) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
+
+
+def import_packages(name: str) -> Any:
+    """Import a module of the command line, and with it packages that take seconds.
+
+    Ctrl-C ends the process at once meanwhile: some imports ignore its exception.
+    """
+    is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with handled(signal.SIGINT, signal.SIG_DFL) if is_raised else nullcontext():
+        return _import(name)
 
 
 def _import(name: str) -> Any:

@@ -10,21 +10,20 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from torch import nn
 
 from fedaux_pl._version import __version__
 from fedaux_pl.algorithms import FedBN
 from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.cli.card_accuracy import Figures, accuracy_rows, find_monitor, find_test_figures
-from fedaux_pl.cli.client_option import ClientModel, add_client_options, load_client_model
-from fedaux_pl.cli.run_options import add_run_options, load_run
+from fedaux_pl.cli.client_option import ClientModel, load_client_model
+from fedaux_pl.cli.load_run import load_run
 from fedaux_pl.errors import ConfigurationError, counted
 from fedaux_pl.files import write_atomically, write_text_atomically
 from fedaux_pl.models import ModelEnsemble, module_of, save_ensemble, trained_models
 from fedaux_pl.names import Markup, markdown_safe, terminal_safe
-from fedaux_pl.runs.parser import FederationParser
 
-FORMATS = ("safetensors", "onnx")
 OPSET = 20  # of ONNX's operators, so that files do not change with the exporter's default
 _LOADING = {  # by a file of the export
     "config.json": """```python
@@ -45,21 +44,10 @@ classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
 }
 
 
-def export(args: Sequence[str]) -> Path:
-    """Writes the models of a run as safetensors or ONNX, with a model card."""
-    parser = FederationParser(prog="fedaux-pl export", description=str(export.__doc__))
-    add_run_options(parser, "run")
-    add = parser.add_argument
-    add("--output", type=Path, default=Path("export"), help="The folder to write.")
-    add("--format", type=str, default="safetensors", help="safetensors, onnx or safetensors,onnx.")
-    add("--overwrite", action="store_true", help="Replace the files of an earlier export.")
-    add_client_options(parser)
-    options = parser.parse_args(list(args))
+def write_export(options: Namespace) -> Path:
+    """Write the models of a run as safetensors or ONNX, with a model card."""
     output = Path(options.output)
     formats = options.format.split(",")
-    for name in formats:
-        if name not in FORMATS:
-            parser.error(f"format: got {name!r}; expected one of {', '.join(FORMATS)}")
     checkpoint, loaded = load_run(options.run, options)
     if is_used(output) and not options.overwrite:
         raise ConfigurationError(

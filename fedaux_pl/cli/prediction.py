@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from jsonargparse import Namespace
 from torch import Tensor, nn
 
-from fedaux_pl.cli.client_option import add_client_options, load_client_model
-from fedaux_pl.cli.run_options import add_run_options, load_run
+from fedaux_pl.cli.client_option import load_client_model
+from fedaux_pl.cli.load_run import load_run
 from fedaux_pl.data import NpzImages
 from fedaux_pl.data.images import (
     WHITE,
@@ -28,7 +29,6 @@ from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
 from fedaux_pl.names import readable, terminal_safe
-from fedaux_pl.runs.parser import FederationParser
 
 
 class Samples(NamedTuple):
@@ -40,23 +40,8 @@ class Samples(NamedTuple):
     summary: str  # how many there are, and what is wrong with the others
 
 
-def predict(args: Sequence[str]) -> Path:
-    """Writes class probabilities for image files, folders or an npz file, or a file of texts."""
-    parser = FederationParser(prog="fedaux-pl predict", description=str(predict.__doc__))
-    add_run_options(parser, "--ckpt_path")
-    add = parser.add_argument
-    about = "Image files and folders of them, or an npz file."
-    add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
-    add("--key", type=str, default="train_x", help="The array of the npz file.")
-    about = "The color behind transparent images; null for that of the run."
-    add("--background", type=str | None, default=None, help=about)
-    add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
-    add("--column", type=str, default="text", help="Its text column; several with commas.")
-    add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")
-    add_client_options(parser)
-    options = parser.parse_args(list(args))
-    if (options.images is None) == (options.texts is None):
-        parser.error("give either --images PATH or --texts FILE")
+def write_predictions(options: Namespace) -> Path:
+    """Write class probabilities for image files, folders or an npz file, or a file of texts."""
     path, loaded = load_run(options.ckpt_path, options)
     federation = loaded["federation"]
     input_format = federation["input_format"]

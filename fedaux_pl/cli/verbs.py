@@ -1,4 +1,4 @@
-"""The verbs of the command line; each takes the arguments after it."""
+"""The verbs that run a federation; each takes the arguments after it."""
 
 import errno
 import tempfile
@@ -20,8 +20,6 @@ from fedaux_pl.benchmark import (
 )
 from fedaux_pl.callbacks.client_results import describe_clients, last_measured
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.cli.export import export
-from fedaux_pl.cli.prediction import predict
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted, first_line
 from fedaux_pl.federation.given_h0 import file_in
 from fedaux_pl.federation.role import LearnH0
@@ -33,7 +31,7 @@ from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
 
-__all__ = ["benchmark", "export", "fit", "predict", "pretrain", "test", "validate"]
+__all__ = ["benchmark", "fit", "pretrain", "test", "validate"]
 
 
 def fit(args: Sequence[str]) -> FederationCLI:

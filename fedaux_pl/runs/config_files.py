@@ -10,19 +10,12 @@ import yaml
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.lightning import OTHER_PACKAGE, PACKAGE, VARIABLE, rank_zero_only
+from fedaux_pl.runs.packaged_configs import FOLDER, config_names
 
-FOLDER = Path(__file__).parents[1] / "configs"
 BEGAN_IN = "# relative paths are below "
 """How the first line of a run's config.yaml begins; the folder in which the run began follows."""
 _SUFFIXES = (".yaml", ".yml", ".json")
-_SWEEPS = "paper"  # the folder of sweep files, which fit does not take
 _PATH = re.compile(r"(\w+_)?(root|path)|cache_dir|tokenizer|source")  # options that hold one
-
-
-def config_names() -> list[str]:
-    """Return the package's configurations, such as ``quickstart`` and ``methods/feddf``."""
-    paths = (path for path in FOLDER.rglob("*.yaml") if path.parent.name != _SWEEPS)
-    return sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in paths)
 
 
 def complete_configs(args: Sequence[str]) -> list[str]:

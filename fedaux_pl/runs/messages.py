@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import did_you_mean
-from fedaux_pl.runs.config_files import config_names
+from fedaux_pl.runs.packaged_configs import config_names
 
 # The names that messages give to Python's types.
 _TYPES = {

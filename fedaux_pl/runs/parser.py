@@ -2,14 +2,12 @@
 
 import json
 import logging
-import re
 import sys
 import threading
 import warnings
-from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jsonargparse import Namespace
 
@@ -24,7 +22,6 @@ from fedaux_pl.engine.checkpoints import (
     find_tested,
     load_checkpoint,
 )
-from fedaux_pl.errors import UsageError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.checks import PRECISION_ALIASES, PRECISIONS, check_trainer
 from fedaux_pl.lightning import (
@@ -40,15 +37,10 @@ from fedaux_pl.lightning import (
     rank_zero_only,
 )
 from fedaux_pl.runs.config_files import complete_configs
-from fedaux_pl.runs.messages import clarify
+from fedaux_pl.runs.option_parser import TESTED, OptionParser
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
 from fedaux_pl.sites import Sites
 
-TESTED = (
-    "The folder of a run, or 'last' for the newest: its best.ckpt if validation data chose one, "
-    "else its last.ckpt; or a checkpoint."
-)
-"""Which checkpoint verbs take that measure a run or read its models."""
 _ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
 _MAX_SEED = 2**32 - 1  # numpy's
 # The allowed values of options whose type does not describe them.
@@ -75,39 +67,11 @@ _TRAINER_DEFAULTS = {
 }
 
 
-class FederationParser(LightningArgumentParser):
-    """Raises errors in one line without the usage, and adds --model.help and --data.help."""
+class FederationParser(OptionParser, LightningArgumentParser):
+    """The parser of verbs that run a federation."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        # A prefix of an option is a misspelled option, as it is in a configuration file.
-        super().__init__(*args, **{"allow_abbrev": False, **options})
-
-    def parse_args(self, *args: Any, **options: Any) -> Any:
-        """Parse the command line, or print the help of the model's or the data's options."""
-        for root in ("model", "data"):
-            if args and args[0] is not None and f"--{root}.help" in args[0]:
-                sections = self.format_help().split("\n\n")
-                below_root = re.compile(rf"^  --{root}[ .]", re.MULTILINE)
-                print("\n\n".join(filter(below_root.search, sections)))
-                self.exit()
-        if args and args[0] and not self.exit_on_error:  # jsonargparse writes a nested null as None
-            args = ([re.sub("=None$", "=null", argument) for argument in args[0]], *args[1:])
-        try:
-            return super().parse_args(*args, **options)
-        except UnicodeDecodeError as error:
-            self.error("Problems parsing config: it is not a text file", error)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise a UsageError."""
-        if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
-            super().error(message, ex)
-        options = [
-            name.removeprefix("--")
-            for name, action in self._option_string_actions.items()
-            if name.startswith("--") and action.help != SUPPRESS  # hidden: set by another option
-        ]
-        problem = clarify(message, self.prog, _ROOTS, _MEANINGS, options)
-        raise UsageError(problem, self.prog) from ex
+    roots = _ROOTS
+    meanings = _MEANINGS
 
 
 class LastCheckpoint(ModelCheckpoint):

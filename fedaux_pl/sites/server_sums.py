@@ -23,10 +23,11 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.plan import check_records
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.codes import FINAL
 from fedaux_pl.sites.secure_sum import Sent, add_masked, read_keys, sum_digest
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_status import tell
-from fedaux_pl.sites.wire import FINAL, Message, RefusalError
+from fedaux_pl.sites.wire import Message, RefusalError
 
 _RETRY = 2.0  # seconds before sites are asked again
 _LATER = ("absent", "busy")  # codes of sites that may answer later

@@ -27,12 +27,13 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.codes import FINAL, REPEATED
 from fedaux_pl.sites.final_model import send_final_models
 from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
 from fedaux_pl.sites.site_status import SiteStatus, tell
-from fedaux_pl.sites.wire import FINAL, Message, RefusalError, expect, join_states
+from fedaux_pl.sites.wire import Message, RefusalError, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport
@@ -403,7 +404,7 @@ class SiteClients:
                 present = {name: asked[name] for name in there}
                 for name, answer in self.requests.ask(kind, present, read_one):
                     if isinstance(answer, RefusalError):
-                        if answer.code in wire.REPEATED:
+                        if answer.code in REPEATED:
                             refused[name] = answer.code
                         tell(f"{name} gave no answer to {about}: {first_line(answer)}")
                         continue

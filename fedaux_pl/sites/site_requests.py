@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaux_pl.errors import PrivacyError, first_line
+from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import ANSWERED, SiteStatus, tell
-from fedaux_pl.sites.wire import CODES, Message, RefusalError, expect, read_basis
+from fedaux_pl.sites.wire import Message, RefusalError, expect, read_basis
 
 if TYPE_CHECKING:  # it needs an optional package
     from fedaux_pl.sites.transport import ServerTransport

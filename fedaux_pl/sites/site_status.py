@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.names import terminal_safe
+from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.names import is_name
-from fedaux_pl.sites.wire import CODES
 
 ANSWERED = {"evaluate": "evaluated", "vote": "voted"}
 """The entries of requests that the owner of a site need not allow."""
@@ -57,6 +56,9 @@ class SiteStatus:
 
 def tell(text: str) -> None:
     """Print a line about sites above the progress bars of the server."""
+    # it imports Lightning, which nobody needs who only reads the status
+    from fedaux_pl.callbacks.progress import print_above_bars
+
     print_above_bars(f"sites: {terminal_safe(text)}", flush=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedaux_pl.cli.card_accuracy import accuracy_rows, find_monitor
-from fedaux_pl.cli.export import export
+from fedaux_pl.cli.model_verbs import export
 from fedaux_pl.cli.verbs import fit
 from tests.command_line import command, without_figures
 from tests.federation.test_given_clients import NamedWards

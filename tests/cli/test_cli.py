@@ -9,14 +9,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 import yaml
 
 import fedaux_pl
+from fedaux_pl.cli import model_verbs
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.cli.entry import VERBS, main
+from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation
@@ -473,6 +476,65 @@ def test_version(capsys):
 def test_what_is_not_needed_is_not_imported(code, heavy):
     code += f"; import sys; loaded = set({heavy}) & set(sys.modules); assert not loaded, loaded"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+QUICK = """
+import sys
+from fedaux_pl.cli import main
+
+for args in {commands}:
+    try:
+        status = main(args)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == {status}, (args, status)
+    loaded = {{"torch", "pytorch_lightning", "lightning", "transformers"}} & set(sys.modules)
+    assert not loaded, (args, loaded)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        (
+            0,
+            [
+                "predict --help",
+                "export --help",
+                "export --model.help",
+                "compare --help",
+                "sweep --help",
+                "report --help",
+                "sites --help",
+                "sites init --help",
+                "sites status --help",
+                "sites pin --help",
+            ],
+        ),
+        (
+            2,
+            [
+                "predict --ckpt_path last",
+                "predict --ckpt_path last --imagse photos",
+                "export last --format=pickle",
+                "export last --model.batchnorm_statistics=none",
+                "compare --metrics=f1",
+                "sweep --jobs=2",
+                "report a.yaml --metric=f1",
+                "sites init --sites=a,b",
+            ],
+        ),
+    ],
+    ids=["help", "refused options"],
+)
+def test_verbs_without_a_trainer_answer_without_torch_and_lightning(status, lines):
+    code = QUICK.format(commands=[line.split() for line in lines], status=status)
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
+
+
+def test_options_that_import_no_torch_accept_the_same_values():
+    assert get_args(model_verbs._BatchNormOption) == get_args(BatchNormOption)
 
 
 def test_the_package_does_not_import_pandas_for_help_or_a_plain_run():

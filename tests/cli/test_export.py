@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedClassMeans
-from fedaux_pl.cli.export import export, model_card, to_onnx
-from fedaux_pl.cli.prediction import predict, probabilities
+from fedaux_pl.cli.export import model_card, to_onnx
+from fedaux_pl.cli.model_verbs import export, predict
+from fedaux_pl.cli.prediction import probabilities
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError, UsageError
 from fedaux_pl.models import (

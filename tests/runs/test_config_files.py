@@ -10,7 +10,8 @@ import yaml
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs.config_files import BEGAN_IN, FOLDER, complete_configs, config_names
+from fedaux_pl.runs.config_files import BEGAN_IN, complete_configs
+from fedaux_pl.runs.packaged_configs import FOLDER, config_names
 from fedaux_pl.runs.parser import FederationCLI
 
 pytestmark = pytest.mark.usefixtures("without_figures")

@@ -7,7 +7,7 @@ import torch
 from torch.optim.swa_utils import update_bn
 
 from fedaux_pl.algorithms import FedAvg, FedClassMeans
-from fedaux_pl.cli.sites import site_output
+from fedaux_pl.cli.site import site_output
 from fedaux_pl.data import Digits, FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining

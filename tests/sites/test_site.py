@@ -22,9 +22,9 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.wire import (
-    CODES,
     Message,
     RefusalError,
     read_message,

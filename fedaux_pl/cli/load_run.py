@@ -1,4 +1,4 @@
-"""The options of verbs that read the models of a run, ``export`` and ``predict``."""
+"""The checkpoint of a run, for verbs that read its models: ``export`` and ``predict``."""
 
 import sys
 from pathlib import Path
@@ -9,23 +9,6 @@ from jsonargparse import Namespace
 from fedaux_pl.class_paths import import_named
 from fedaux_pl.engine.checkpoints import find_tested, load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs.parser import TESTED, FederationParser
-
-
-def add_run_options(parser: FederationParser, name: str) -> None:
-    """Add the run as the argument ``name``, the folder to search and the modules to import."""
-    add = parser.add_argument
-    is_required = {"required": True} if name.startswith("--") else {}  # others always are
-    add(name, type=str, help=TESTED, **is_required)
-    add(
-        "--root",
-        "--trainer.default_root_dir",  # as in fit
-        type=Path,
-        default=Path("logs"),
-        help="The folder to search with 'last'.",
-    )
-    about = "The module of your own network, which is not imported otherwise; several with commas."
-    add("--import", type=str, default="", metavar="MODULE", help=about)
 
 
 def load_run(run: str, options: Namespace) -> tuple[Path, dict[str, Any]]:

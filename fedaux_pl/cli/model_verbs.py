@@ -23,8 +23,8 @@ def predict(args: Sequence[str]) -> Path:
     about = "Image files and folders of them, or an npz file."
     add("--images", type=Path, nargs="+", default=None, metavar="PATH", help=about)
     add("--key", type=str, default="train_x", help="The array of the npz file.")
-    about = "The color behind transparent images; null for that of the run."
-    add("--background", type=str | None, default=None, help=about)
+    about = "The color behind transparent images; without it, that of the run."
+    add("--background", type=str, default="", metavar="COLOR", help=about)
     add("--texts", type=Path | None, default=None, help="A csv, tsv, jsonl or txt file of texts.")
     add("--column", type=str, default="text", help="Its text column; several with commas.")
     add("--output", type=Path, default=Path("predictions.csv"), help="The csv file to write.")

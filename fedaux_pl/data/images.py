@@ -87,12 +87,13 @@ class OpenedImages(NamedTuple):
 
 
 def check_background(background: str) -> str:
-    """Return a color by its name or as #rrggbb, or raise a ValueError for anything else."""
+    """Return the name of a color, or ``rgb(R, G, B)``; raise a ValueError for anything else."""
     is_color = False
     if isinstance(background, str):
         with suppress(ValueError):
-            is_color = len(ImageColor.getrgb(background)) == 3  # a fourth number is its alpha
-    expected = "be the name of a color, such as white, or '#rrggbb'"
+            color = ImageColor.getrgb(background)
+            is_color = len(color) == 3 and max(color) <= 255  # a fourth number is its alpha
+    expected = "be the name of a color, such as white, or 'rgb(R, G, B)' with numbers up to 255"
     check_setting("background", background, is_color, expected)
     return background
 

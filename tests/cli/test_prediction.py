@@ -143,6 +143,8 @@ def test_pixels_beneath_transparent_ones_do_not_change_the_answers(
         assert f"note: {told} ({folder})\n" in capsys.readouterr().err
     assert main([*args, f"--images={folder}", "--background=black"]) == 0
     check(output, answers(model, images))
+    assert main([*args, f"--images={folder}", "--background=#ffffff"]) == 0
+    check(output, answers(model, on_white))
     assert main([*args, f"--images={folder}", "--background=blak"]) == 1
     assert "background: got 'blak'; expected" in capsys.readouterr().err
 

@@ -8,12 +8,19 @@ import subprocess
 import sys
 import zlib
 
+import jsonargparse
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fedaux_pl.data import FederatedDataModule, ImageFolder, ImageNetSubset, InMemory
+from fedaux_pl.data import (
+    FederatedDataModule,
+    ImageFolder,
+    ImageNetSubset,
+    InMemory,
+    Source,
+)
 from fedaux_pl.data.images import decode_image, from_pil, read_pil
 from fedaux_pl.data.input_checks import note
 from fedaux_pl.errors import DataError
@@ -107,7 +114,11 @@ def test_the_background_shines_through_by_the_formula_of_alpha():
     share = torch.from_numpy(alpha) / 255
     picture = with_alpha(alpha)
     above = torch.from_numpy(np.asarray(picture)[..., :3].copy()).permute(2, 0, 1)
-    for name, color in (("white", (255, 255, 255)), ("#102030", (16, 32, 48))):
+    for name, color in (
+        ("white", (255, 255, 255)),
+        ("#102030", (16, 32, 48)),
+        ("rgb(9, 8, 7)", (9, 8, 7)),
+    ):
         beneath = torch.tensor(color)[:, None, None]
         expected = share * above + (1 - share) * beneath
         assert (from_pil(picture, background=name) - expected).abs().max() <= 1
@@ -228,10 +239,22 @@ def test_other_sources(tmp_path, capsys):
     assert InMemory(pairs).train().inputs[0, :, 0, 0].tolist() == [255, 255, 255]
 
 
-@pytest.mark.parametrize("background", ["whit", "#12345", "#ffffff80", "transparent", 3, None])
+@pytest.mark.parametrize(
+    "background", ["whit", "#12345", "rgb(256, 0, 0)", "#ffffff80", "transparent", 3, None]
+)
 def test_a_background_must_be_a_color(tmp_path, background):
     with pytest.raises(ValueError, match=r"background: got .* be the name of a color"):
         ImageFolder(tmp_path, background=background)
+
+
+@pytest.mark.parametrize("background", ["teal", "rgb(1, 2, 3)"])
+def test_the_background_is_an_option_of_a_configuration(background):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--source", type=Source)
+    given = ["--source=ImageFolder", "--source.root=x", f"--source.background={background}"]
+    config = parser.parse_args(given)
+    again = parser.parse_string(parser.dump(config))
+    assert parser.instantiate_classes(again).source.background == background
 
 
 def test_what_version_1_read(folder):

@@ -61,7 +61,7 @@ class ImageFolder(PartSource):
         on_error: What to do about files that cannot be read: ``raise`` an error, or ``skip`` them
             with a note that lists them.
         background: The color on which transparent pictures are put: a name such as ``white``, or
-            ``'#rrggbb'``. A note counts the transparent pictures.
+            ``rgb(R, G, B)`` with numbers up to 255. A note counts the transparent pictures.
 
     Examples:
         >>> import tempfile

@@ -188,8 +188,8 @@ class Ledger:
         if number is None:
             number = len(list(self.folder.glob("*.pt"))) + 1
         name = _name(number)
-        checksum = _checksum(buffer.getvalue())
-        whole = checksum + buffer.getvalue()
+        own_checksum = _checksum(buffer.getvalue())
+        whole = own_checksum + buffer.getvalue()
         path = self.folder / name
         try:
             write_atomically(path, lambda file: file.write(whole), private=True, exclusive=True)
@@ -197,7 +197,7 @@ class Ledger:
             raise
         except OSError as error:
             raise PrivacyError(self._refusal("written", error)) from error
-        self._seen[name] = checksum
+        self._seen[name] = own_checksum
 
     def total(
         self, digests: Sequence[Digests], delta: float, *, entries: Sequence[Entry] | None = None

@@ -9,6 +9,7 @@ from fedaux_pl.sites.kit import find_credentials, startup_folder
 try:
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import NameOID
 except ImportError as error:
@@ -60,7 +61,7 @@ def _read_certificates(path: Path) -> list[x509.Certificate]:
         raise _damaged(path, error) from error
 
 
-def _read_key(path: Path):  # noqa: ANN202 - one of a dozen kinds of keys
+def _read_key(path: Path) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:  # the latter if it has a password

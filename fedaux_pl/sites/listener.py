@@ -155,6 +155,8 @@ def local_addresses(host: str, port: int) -> list[str]:
     Raises an OSError if there are none, or if somebody listens on one of them.
     """
     found = {address[0]: family for family, *_, address in _resolve(host, port)}
+    # those of one link, such as fe80::1%eth0, have no meaning at a site
+    found = {number: family for number, family in found.items() if "%" not in number}
     if host.lower() == "localhost":  # gRPC connects to both, whatever the machine's tables say
         found |= {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
     local = []

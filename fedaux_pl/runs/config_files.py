@@ -47,6 +47,19 @@ def complete_configs(args: Sequence[str]) -> list[str]:
     return ["--config", str(saved), *moved, *complete]
 
 
+def keys_of_config(value: str) -> list[str]:
+    """Return the options that a configuration sets, given as for ``--config``.
+
+    Those are its keys, and below a mapping the keys of the mapping, joined by a dot.
+    """
+    path = Path(_find_config(value))
+    content = _read(path) if path.is_file() else yaml.safe_load(value)
+    keys: list[str] = []
+    for key, below in content.items():
+        keys += [f"{key}.{name}" for name in below] if isinstance(below, Mapping) else [key]
+    return keys
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Read a configuration file; raise a ConfigurationError that names it."""
     try:

@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,14 @@ from fedaux_pl.runs.option_parser import TESTED, OptionParser
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
 from fedaux_pl.sites import Sites
 
-_ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
+ROOTS = {"model": Federation, "data": FederatedDataModule, "trainer": pl.Trainer}
+"""The classes whose arguments are options, by the first part of the options."""
+LINKS = {
+    "model.seed": "seed_everything",
+    "data.seed": "seed_everything",
+    "data.num_clients": "model.clients",
+}
+"""Settings that another one sets."""
 _MAX_SEED = 2**32 - 1  # numpy's
 # The allowed values of options whose type does not describe them.
 _MEANINGS = {
@@ -70,7 +77,7 @@ _TRAINER_DEFAULTS = {
 class FederationParser(OptionParser, LightningArgumentParser):
     """The parser of verbs that run a federation."""
 
-    roots = _ROOTS
+    roots = ROOTS
     meanings = _MEANINGS
 
 
@@ -123,9 +130,8 @@ class FederationCLI(LightningCLI):
         parser.add_argument("--ckpt_path", type=str | None, default=None, help=about)
         about = "Real sites that hold the private data; null simulates all clients in this process."
         parser.add_argument("--sites", type=Sites | None, default=None, help=about)
-        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        parser.link_arguments("model.clients", "data.num_clients", lambda c: sum(c.values()))
+        for target, source in LINKS.items():
+            parser.link_arguments(source, target, int if source == "seed_everything" else _total)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the command line, and refuse values that Lightning takes for something else."""
@@ -261,6 +267,11 @@ class ConfigResolver(FederationCLI):
 
     def instantiate_classes(self) -> None:
         """Create nothing."""
+
+
+def _total(clients: Mapping[str, int]) -> int:
+    """Return the number of clients of all architectures."""
+    return sum(clients.values())
 
 
 def _refuse(parser: LightningArgumentParser, name: str, value: object) -> None:

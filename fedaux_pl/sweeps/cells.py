@@ -181,13 +181,15 @@ def resolve(cells: Sequence[Cell], root: Path = Path("logs"), *, check: bool = F
     # torch and Lightning, which take seconds to import, are needed for nothing else here
     from fedaux_pl.callbacks.progress import Bar
     from fedaux_pl.runs.parser import ConfigResolver
+    from fedaux_pl.runs.shared_settings import SharedSettings
 
     resolver = ConfigResolver()
+    shared = SharedSettings(resolver)
     resolved = []
     disable = None if len(cells) > _BAR_FROM else True  # None: tqdm shows it on terminals only
     for cell in Bar(iterable=cells, desc="reading cells", leave=False, disable=disable):
         try:
-            config = resolver.resolve(cell.args)
+            config = shared.resolve(cell.args)
             if check:
                 resolver.check(config)
             _check_resumable(config)

@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class _Memory(mmap.mmap):
         return True
 
 
-def load_tensor_file(path: Path, *, is_mapped: bool = False) -> Any:
+def load_tensor_file(path: str | Path, *, is_mapped: bool = False) -> Any:
     """Return the content of a file that ``torch.save`` wrote, with all tensors on the CPU.
 
     Args:
@@ -67,7 +67,7 @@ def load_tensor_file(path: Path, *, is_mapped: bool = False) -> Any:
         TensorFileError: If the file is damaged, or holds anything but tensors and plain values.
         OSError: If the file cannot be read.
     """
-    with path.open("rb") as file:
+    with Path(path).open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         if is_mapped and size:
@@ -124,7 +124,7 @@ def _parse_archive(memory: _Memory) -> Any:
             )
         name_length, extra_length = struct.unpack_from("<HH", memory, entry.header_offset + 26)
         start = entry.header_offset + 30 + name_length + extra_length
-        storage = content[start : start + num_bytes]
+        storage: torch.UntypedStorage = content[start : start + num_bytes]
         is_aligned = not storage.data_ptr() % 16  # torch aligns all storages
         return storage if is_aligned else storage.clone()
 
@@ -138,7 +138,7 @@ def _open_archive(memory: _Memory) -> zipfile.ZipFile:
     could be marked as a folder, which torch reads as memory that nobody has initialized.
     """
     try:
-        archive = zipfile.ZipFile(memory)  # type: ignore[arg-type]
+        archive = zipfile.ZipFile(cast(IO[bytes], memory))
         entries = archive.infolist()
         is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
         is_larger = sum(entry.file_size for entry in entries) > len(memory)
@@ -168,7 +168,7 @@ def _parse_legacy(memory: _Memory) -> Any:
             room -= num_bytes
             if room < 0:
                 raise TensorFileError("its tensors are larger than the file")
-            storages[key] = torch.UntypedStorage(num_bytes)
+            storages[key] = torch.UntypedStorage(num_bytes)  # type: ignore[no-untyped-call]
         if storages[key].nbytes() != num_bytes:
             raise TensorFileError("it is damaged: a storage has two sizes")
         return storages[key]

@@ -9,7 +9,7 @@ from fedaux_pl.cli.client_option import ClientModel
 from fedaux_pl.cli.export import is_used, write_client_model
 from fedaux_pl.errors import ConfigurationError, is_count
 from fedaux_pl.lightning import LightningArgumentParser
-from fedaux_pl.models.saved_models import CONFIG
+from fedaux_pl.models.export_config import CONFIG
 from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.sites import Limits, Site
 from fedaux_pl.sites.final_model import FinalModel, Output

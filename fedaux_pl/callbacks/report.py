@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -204,7 +205,7 @@ class FederationReport(FederationCallback):
         is_fit = trainer.state.fn == TrainerFn.FITTING
         is_interrupted = isinstance(exception, KeyboardInterrupt | SystemExit)
         if is_fit and trainer.is_global_zero and is_interrupted:
-            print_above_bars(_describe_resumption(trainer, pl_module, self.folder is not None))
+            print_above_bars(_describe_resumption(trainer, pl_module, self.folder))
 
     def _folder(self, trainer: pl.Trainer) -> Path | None:
         """The folder of all files; None if nothing is to be written."""
@@ -383,8 +384,11 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
-def _describe_resumption(trainer: pl.Trainer, federation: RunView, from_command_line: bool) -> str:
-    """Say how to resume an interrupted fit, or what is kept without a checkpoint."""
+def _describe_resumption(trainer: pl.Trainer, federation: RunView, folder: Path | None) -> str:
+    """Say how to resume an interrupted fit, or what is kept without a checkpoint.
+
+    ``folder`` is that of a run of the command line; None in Python.
+    """
     writer = trainer.strategy.checkpoint_io
     if isinstance(writer, AtomicCheckpointIO):
         writer.finish()
@@ -403,6 +407,20 @@ def _describe_resumption(trainer: pl.Trainer, federation: RunView, from_command_
         kept = f"; finished pre-trainings are kept in {cache}" if has_h0 else ""
         return f"{so_far}, without a checkpoint: start again{kept}"
     call = f'trainer.fit(federation, datamodule=data, ckpt_path="{checkpoint}")'
-    if from_command_line:
-        call = f"--ckpt_path {checkpoint}"
+    if folder is not None:
+        call = _resuming_command(folder, checkpoint)
     return f"{so_far}: resume with {call}"
+
+
+def _resuming_command(folder: Path, checkpoint: Path) -> str:
+    """Return the command line that resumes a run from a checkpoint.
+
+    It takes the settings of the run's config.yaml, which fit finds by itself beside the checkpoint.
+    """
+    options = ["--ckpt_path", str(checkpoint)]
+    run = folder.absolute()
+    if checkpoint.absolute() == run / "checkpoints" / "last.ckpt":
+        options = ["--ckpt_path", str(folder)]
+    elif checkpoint.absolute().parent.parent != run:
+        options = ["--config", str(folder / "config.yaml"), *options]
+    return shlex.join(["fedaux-pl", "fit", *options])

@@ -135,8 +135,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run one verb; this is the only place that prints errors.
 
     Return the exit status: 0, 1 if the run failed with a message on stderr, 2 for an unknown verb
-    or wrong options, or ``INTERRUPTED``. SystemExit is raised with status 0 after help, 1 after
-    Ctrl-C in a run, as Lightning does, or ``TERMINATED``.
+    or wrong options, or ``INTERRUPTED`` after Ctrl-C. SystemExit is raised with status 0 after
+    help, or ``TERMINATED``.
     """
     try:
         return _answer(args)
@@ -168,6 +168,10 @@ def _answer(args: Sequence[str] | None) -> int:
         run_verb([verb, *rest])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):  # of which Lightning makes status 1
+            return INTERRUPTED
+        raise
     except UsageError as error:
         more = f"fedaux-pl --help shows examples and the common options, {error.prog} --help all"
         message = terminal_safe_lines(error)

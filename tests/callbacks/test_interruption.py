@@ -60,12 +60,24 @@ def test_after_ctrl_c_python_is_told_how_to_resume(tmp_path, capsys):
     assert lines_about_resumption(capsys) == [line]
 
 
-def test_after_ctrl_c_the_command_line_is_told_how_to_resume(tmp_path, capsys):
-    # not "last", which needs the same default_root_dir, and may be another run by then
-    checkpoint = interrupted(tmp_path, 2, folder=tmp_path)
-    assert lines_about_resumption(capsys) == [
-        f"interrupted after round 1: resume with --ckpt_path {checkpoint}"
-    ]
+@pytest.mark.parametrize(
+    ("folder", "checkpoints", "options"),
+    [
+        # not "last", which needs the same default_root_dir, and may be another run by then
+        ("runs/A", "runs/A/checkpoints", "--ckpt_path {folder}"),
+        ("my runs/A", "my runs/A/checkpoints", "--ckpt_path '{folder}'"),
+        ("runs/A", "runs/A/others", "--ckpt_path {checkpoint}"),
+        ("runs/A", "elsewhere", "--config {folder}/config.yaml --ckpt_path {checkpoint}"),
+    ],
+)
+def test_after_ctrl_c_the_whole_command_to_resume_is_printed(
+    folder, checkpoints, options, tmp_path, capsys
+):
+    run = tmp_path / folder
+    run.mkdir(parents=True)
+    checkpoint = interrupted(tmp_path, 2, run=checkpoints, folder=run)
+    command = f"fedaux-pl fit {options}".format(folder=run, checkpoint=checkpoint)
+    assert lines_about_resumption(capsys) == [f"interrupted after round 1: resume with {command}"]
 
 
 def test_without_a_checkpoint_nothing_is_promised(tmp_path, capsys):

@@ -5,13 +5,16 @@ import gc
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import yaml
 
@@ -185,6 +188,32 @@ def test_the_help_says_which_checkpoint_is_taken(verb, capsys):
     assert status([verb, "--help"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "'last' for the newest: its best.ckpt if validation data chose one, else its" in printed
+
+
+class CtrlC(pl.Callback):
+    """Ctrl-C in the second round."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+
+def test_after_ctrl_c_the_printed_command_resumes_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    interrupt = f"--trainer.callbacks={__name__}.CtrlC"
+    try:
+        assert main(tiny("fit", "my logs", "--model.algorithm=FedAvg", interrupt)) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    printed = capsys.readouterr().out
+    [folder] = Path("my logs", "runs").iterdir()
+    [line] = [line for line in printed.splitlines() if line.startswith("interrupted")]
+    command_line = f"fedaux-pl fit --ckpt_path '{folder}'"
+    assert line == f"interrupted after round 1: resume with {command_line}"
+    monkeypatch.setattr(CtrlC, "on_train_batch_start", pl.Callback.on_train_batch_start)
+    assert main(shlex.split(command_line)[1:]) == 0
+    assert f"Results and checkpoint: {folder}" in capsys.readouterr().out
 
 
 def test_last_goes_on_in_the_same_folder(run, capsys):

@@ -258,7 +258,8 @@ def test_a_run_that_slurm_requeues_keeps_its_folder(command, runs, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(StageRunner, "run_all", interrupted)
         assert status(fit) == 143
-    assert "interrupted after round 2: resume with --ckpt_path " in capsys.readouterr().out
+    says = "interrupted after round 2: resume with fedaux-pl fit --ckpt_path "
+    assert says in capsys.readouterr().out
     assert len(calls) == 2
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     assert (runs.parent / "hpc_ckpt_1.ckpt").is_file()
@@ -279,7 +280,7 @@ def sigint():
 
 
 @pytest.mark.usefixtures("sigint")
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_an_interrupted_run_says_what_is_kept(command, number, expected, monkeypatch, capsys):
     train, handlers = StageRunner.run_all, [signal.getsignal(number)]
     fit = command("fit", "--model.algorithm.pretrained=true")
@@ -293,7 +294,7 @@ def test_an_interrupted_run_says_what_is_kept(command, number, expected, monkeyp
 
     monkeypatch.setattr(StageRunner, "run_all", interrupted)
     says = "interrupted in or before round 1, without a checkpoint: start again; finished pre-"
-    for line in (says, "interrupted after round 1: resume with --ckpt_path "):
+    for line in (says, "interrupted after round 1: resume with fedaux-pl fit --ckpt_path "):
         signal.signal(number, handlers[0])  # Lightning ignores Ctrl-C after the first
         assert status(fit) == expected
         assert line in capsys.readouterr().out

@@ -4,9 +4,11 @@ A wrong argument raises a plain ``ValueError`` or ``TypeError``.
 """
 
 import math
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
+from pathlib import Path
 
 
 class FedauxError(Exception):
@@ -99,6 +101,31 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("fedavg", ["FedAUX", "FedAvg"])
         ' (did you mean FedAvg?)'
     """
+    closest = _closest(name, known)
+    return f" (did you mean {closest}?)" if closest else ""
+
+
+def did_you_mean_path(path: Path) -> str:
+    """Return " (did you mean X?)" with an existing path close to a missing one; else empty.
+
+    Each misspelled part of the path may be close to the name of a file or folder beside it.
+    """
+    found = Path(path.anchor)
+    for part in path.relative_to(path.anchor).parts:
+        name: str | None = part
+        if not (found / part).exists():
+            try:
+                name = _closest(part, os.listdir(found))
+            except OSError:  # it is no folder, or cannot be read
+                name = None
+        if name is None:
+            return ""
+        found /= name
+    return "" if found == path else f" (did you mean {found}?)"
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is closest, in any case; None if none is close."""
     spelled = {other.lower(): other for other in known}
     close = get_close_matches(name.lower(), spelled, n=1)
-    return f" (did you mean {spelled[close[0]]}?)" if close else ""
+    return spelled[close[0]] if close else None

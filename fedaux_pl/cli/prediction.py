@@ -20,7 +20,7 @@ from fedaux_pl.data.images import (
     list_images,
     note_transparent,
 )
-from fedaux_pl.data.input_checks import note, shorten
+from fedaux_pl.data.input_checks import note, path_not_found, shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
@@ -99,7 +99,7 @@ def _read_images(paths: Sequence[Path], key: str, shape: Sequence[int], backgrou
     """Read images of the shape of the run's inputs; an unreadable file is not predicted."""
     for path in paths:
         if not path.exists():
-            raise DataNotFoundError(f"there are no images at {path.absolute()}: correct the path")
+            raise path_not_found("there are no images at", path)
     if [path.suffix for path in paths] == [".npz"] and paths[0].is_file():
         try:
             inputs = NpzImages(paths[0], arrays={"train_x": key}).auxiliary()[:]

@@ -10,7 +10,13 @@ import torch
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from fedaux_pl.data.lazy_inputs import Inputs, chunks
-from fedaux_pl.errors import DataError, DataNotFoundError, check_setting, first_line
+from fedaux_pl.errors import (
+    DataError,
+    DataNotFoundError,
+    check_setting,
+    did_you_mean_path,
+    first_line,
+)
 from fedaux_pl.lightning import rank_zero_only
 from fedaux_pl.names import terminal_safe
 
@@ -24,6 +30,12 @@ def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
     """Make the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
     embedded = "to run without any download use the embedded data: `configs/quickstart.yaml`"
     return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {embedded}.")
+
+
+def path_not_found(what: str, path: Path) -> DataNotFoundError:
+    """Make the error for a path of the user's own data that does not exist."""
+    meant = did_you_mean_path(path)
+    return DataNotFoundError(f"{what} {path.absolute()}{meant}: correct the path")
 
 
 @cache

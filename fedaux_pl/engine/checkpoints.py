@@ -13,7 +13,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 
 from fedaux_pl._version import __version__
 from fedaux_pl.data.fingerprints import have_other_keys
-from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.errors import ConfigurationError, did_you_mean_path, first_line
 from fedaux_pl.files import write_atomically
 from fedaux_pl.lightning import TorchCheckpointIO, rank_zero_warn
 from fedaux_pl.tensor_files import load_tensor_file
@@ -133,8 +133,8 @@ def find_checkpoint(ckpt_path: str | None, root: Path) -> Path | None:
         return folder
     if ckpt_path != "last" and not folder.is_dir():
         raise ConfigurationError(
-            f"there is no checkpoint at {folder.absolute()}: give a checkpoint, the folder of a "
-            "run, or 'last'"
+            f"there is no checkpoint at {folder.absolute()}{did_you_mean_path(folder)}: give a "
+            "checkpoint, the folder of a run, or 'last'"
         )
     newest = find_last(folder)
     if newest is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedaux_pl.errors import ConfigurationError, first_line
+from fedaux_pl.errors import ConfigurationError, did_you_mean_path, first_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         files = [path] if path.is_file() else sorted(path.rglob("curve.csv"), key=_natural_key)
         if not files:
-            problem = "has no curve.csv below it" if path.is_dir() else "does not exist"
+            missing = f"does not exist{did_you_mean_path(path)}"
+            problem = "has no curve.csv below it" if path.is_dir() else missing
             raise ConfigurationError(
                 f"{path} {problem}: give the folder of a run, a folder with runs, or a curve.csv"
             )

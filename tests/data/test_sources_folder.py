@@ -122,8 +122,34 @@ def test_error_names_the_unreadable_file(tmp_path, picture, damage):
         ImageFolder(tmp_path).auxiliary()
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("photos/trian", "photos/train"),
+        ("Photo/train", "photos/train"),
+        ("fotos/trian", "photos/train"),
+        ("photos/Test", None),
+        ("elsewhere/train", None),
+    ],
+)
+def test_a_misspelled_path_names_the_one_that_is_there(
+    given, meant, tmp_path, picture, monkeypatch
+):
+    picture("photos/train/ant/1.png")
+    monkeypatch.chdir(tmp_path)
+    hint = f" (did you mean {meant}?)" if meant else ""
+    for path, hint_of_path in (
+        (Path(given), hint),
+        (tmp_path / given, hint.replace("photos", f"{tmp_path}/photos")),
+    ):
+        with pytest.raises(DataNotFoundError) as refused:
+            ImageFolder(path).train()
+        problem = f"No folder of images was found at {tmp_path / given}"
+        assert str(refused.value) == f"{problem}{hint_of_path}: correct the path"
+
+
 def test_folders_without_images(tmp_path, picture):
-    with pytest.raises(DataNotFoundError, match=f"at {tmp_path}/none.\nCorrect the path"):
+    with pytest.raises(DataNotFoundError, match=f"at {tmp_path}/none: correct the path$"):
         ImageFolder(tmp_path / "none").train()
     with pytest.raises(DataNotFoundError, match=f"No image files were found in {tmp_path}"):
         ImageFolder(tmp_path).train()

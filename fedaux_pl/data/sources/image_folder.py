@@ -18,13 +18,13 @@ from fedaux_pl.data.input_checks import (
     check_size,
     check_test_data,
     expand,
-    not_found,
     note,
+    path_not_found,
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
 from fedaux_pl.data.source import Examples, PartSource, Source, name_of_path
-from fedaux_pl.errors import DataError, check_setting
+from fedaux_pl.errors import DataError, DataNotFoundError, check_setting
 from fedaux_pl.names import readable
 
 _TEST_SEED = 0  # of test_fraction; fixed, so that all runs have the same test data
@@ -285,13 +285,14 @@ def _note_clients(root: Path, folders: dict[str, list[Path]]) -> None:
 def _list_folders(root: Path) -> dict[str, list[Path]]:
     """Return the sorted image files of each sub-folder; of "" if there are no sub-folders."""
     if not root.is_dir():
-        raise not_found("No folder of images was found at", root, "Correct the path")
+        raise path_not_found("No folder of images was found at", root)
     entries = sorted(root.iterdir())
     folders = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     loose = [entry for entry in entries if is_image(entry) and not entry.is_dir()]
     if not folders:
         if not loose:
-            raise not_found("No image files were found in", root, "Put images there")
+            where = root.absolute()
+            raise DataNotFoundError(f"No image files were found in {where}: put images there")
         return {"": list_images([root])[0]}
     if loose:
         raise DataError(

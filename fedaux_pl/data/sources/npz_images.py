@@ -19,7 +19,7 @@ from fedaux_pl.data.input_checks import (
     check_unchanged,
     expand,
     file_state,
-    not_found,
+    path_not_found,
     reason_of,
     shorten,
 )
@@ -184,7 +184,7 @@ class NpzImages(PartSource):
 def _entries(path: Path) -> dict[str, Path | zipfile.ZipInfo]:
     """Return the arrays of an .npz file, or of a folder of .npy files, by name."""
     if not path.exists():
-        raise not_found("No NumPy file was found at", path, "Correct the path")
+        raise path_not_found("No NumPy file was found at", path)
     if path.is_dir():
         return {file.stem: file for file in sorted(path.glob("*.npy"))}
     with _refusing(path), zipfile.ZipFile(path) as archive:

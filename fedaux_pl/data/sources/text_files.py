@@ -21,13 +21,14 @@ from fedaux_pl.data.input_checks import (
     check_test_data,
     expand,
     note,
+    path_not_found,
     reason_of,
     shorten,
 )
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, name_of_path
 from fedaux_pl.data.tokenizer import Texts, TextSource
-from fedaux_pl.errors import DataError, DataNotFoundError, FedauxError, check_setting
+from fedaux_pl.errors import DataError, FedauxError, check_setting
 
 _DECOMPRESSORS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -258,10 +259,7 @@ def _suffix(path: Path) -> str:
 def check_text_file(path: Path) -> None:
     """Raise a DataError if there is no file, or its suffix is not one of a file of texts."""
     if not path.is_file():
-        raise DataNotFoundError(
-            f"there is no file of texts at {path.absolute()}: correct the path; to run without "
-            "files of your own use the embedded texts: `configs/text_quickstart.yaml`"
-        )
+        raise path_not_found("there is no file of texts at", path)
     if _suffix(path) not in _SUFFIXES:
         raise DataError(
             f"got {path.absolute()}; expected one of {', '.join(_SUFFIXES)}, followed by "

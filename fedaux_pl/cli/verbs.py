@@ -226,10 +226,13 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
     except SIGTERMException as ended:  # by which Lightning ends a job of SLURM, without a status
         raise SystemExit(TERMINATED) from ended
     except MisconfigurationException as error:
-        raise ConfigurationError(str(error)) from error
+        raise ConfigurationError(cli.describe(error)) from error
+    except FedauxError as error:
+        error.args = (cli.describe(error),)
+        raise
     except OSError as error:
         root = Path(cli.trainer.default_root_dir).absolute()
-        if isinstance(error, FedauxError) or not _is_about(root, error):
+        if not _is_about(root, error):
             raise
         raise OSError(
             f"{error}: nothing can be written to trainer.default_root_dir, which is {root}; make "
@@ -246,7 +249,8 @@ def _run(cli: FederationCLI, run: Callable[..., Any], **options: Any) -> None:
     except ValueError as error:
         if cli.model.metrics:  # within a round: rather a bug than a wrong setting
             raise
-        raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
+        # a setting that does not fit the data
+        raise ConfigurationError(cli.describe(error)) from error
 
 
 def _save_memory(cli: FederationCLI) -> str:

@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser
 
 from fedaux_pl.errors import UsageError
 from fedaux_pl.runs.messages import clarify
+from fedaux_pl.runs.option_names import as_typed
 
 TESTED = (
     "The folder of a run, or 'last' for the newest: its best.ckpt if validation data chose one, "
@@ -46,10 +47,16 @@ class OptionParser(ArgumentParser):
         """Raise a UsageError."""
         if not self.exit_on_error:  # a parser inside jsonargparse, which catches the error
             super().error(message, ex)
-        options = [
+        options = self.option_names()
+        problem = clarify(message, self.prog, self.roots, self.meanings, options)
+        if not problem.startswith("there is no option"):  # whose names are as they were given
+            problem = as_typed(problem, options)
+        raise UsageError(problem, self.prog) from ex
+
+    def option_names(self) -> list[str]:
+        """Return the names of all options, without dashes."""
+        return [
             name.removeprefix("--")
             for name, action in self._option_string_actions.items()
             if name.startswith("--") and action.help != SUPPRESS  # hidden: set by another option
         ]
-        problem = clarify(message, self.prog, self.roots, self.meanings, options)
-        raise UsageError(problem, self.prog) from ex

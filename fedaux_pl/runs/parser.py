@@ -37,6 +37,7 @@ from fedaux_pl.lightning import (
     rank_zero_only,
 )
 from fedaux_pl.runs.config_files import complete_configs
+from fedaux_pl.runs.option_names import as_typed, with_whole_name
 from fedaux_pl.runs.option_parser import TESTED, OptionParser
 from fedaux_pl.runs.run_folder import RunFolder, RunLogger
 from fedaux_pl.sites import Sites
@@ -222,7 +223,12 @@ class FederationCLI(LightningCLI):
             super().instantiate_classes()
             check_trainer(self.trainer, self.model.clients, further=self.model.monitored_metrics)
         except (ValueError, TypeError, ImportError, MisconfigurationException) as error:
-            self.parser.error(str(error))
+            self.parser.error(with_whole_name(str(error), self.config.as_dict()))
+
+    def describe(self, error: Exception) -> str:
+        """Return the message of an error with the names of options as they are typed."""
+        message = with_whole_name(str(error), self.config.as_dict())
+        return as_typed(message, self.parser.option_names())
 
 
 class ConfigResolver(FederationCLI):
@@ -256,7 +262,7 @@ class ConfigResolver(FederationCLI):
         try:
             self.parser.instantiate_classes(config)
         except (ValueError, TypeError, ImportError) as error:
-            self.parser.error(str(error))
+            self.parser.error(with_whole_name(str(error), settings))
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse nothing, since there is no command line yet."""

@@ -255,10 +255,10 @@ def refused(capsys, *args):
             "--model.algorithm={class_path: FedAUX, init_args: {privacy: {epsilo: 1}}}",
             "FedAUX has no option privacy.epsilo (did you mean privacy.epsilon?); all options of ",
         ),
-        ("--model.algorithm.privacy=null", ": set model.algorithm.privacy.epsilon to null"),
+        ("--model.algorithm.privacy=null", ": set --model.algorithm.privacy.epsilon to null"),
         (
             "--model.algorithm.pretraining.epochs=2",
-            "FedAUX has no option pretraining.epochs (did you mean model.pretraining.epochs?); all",
+            "has no option pretraining.epochs (did you mean --model.pretraining.epochs?); all",
         ),
         ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options of "),
         ("--model.algorithm.scorer=mean", "got mean (did you mean Mean?); expected one of"),
@@ -348,7 +348,7 @@ def refused(capsys, *args):
         ("--trainer.precision=17", "got 17; expected one of 32-true, bf16-mixed, 16-mixed"),
         ("--trainer.max_epochs=many", "max_epochs: got many; expected an integer or null"),
         ("--data.seed=3", "data.seed is set by seed_everything: give --seed_everything instead"),
-        ("--data.num_clients=3", "data.num_clients is set by model.clients"),
+        ("--data.num_clients=3", "data.num_clients is set by --model.clients"),
     ],
 )
 def test_mistakes_of_a_newcomer(args, expected, tmp_path, capsys):
@@ -369,7 +369,7 @@ def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
     callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
     common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
-        "trainer.callbacks: monitor of EarlyStopping: got val_loss; expected one of val/accuracy, "
+        "--trainer.callbacks: monitor of EarlyStopping: got val_loss; expected one of val/accuracy, "
         "val/accuracy/resnet8, accuracy, accuracy/resnet8, "
         "client_loss/mean, distillation_loss/resnet8"
     )
@@ -422,3 +422,30 @@ def test_a_verb_without_options_names_a_configuration(verb, capsys):
 def test_the_names_under_which_people_look_for_an_option(capsys):
     for looked_for, option in _SYNONYMS.items():
         assert f"(did you mean --{option}?)" in refused(capsys, f"--{looked_for}=1")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "name"),
+    [
+        # refused by the parser
+        ("--model.algorithm.privacy.secure", "true", "--model.algorithm.privacy.secure"),
+        ("--data.alpha", "many", "--data.alpha"),
+        ("--trainer.max_epochs", "0", "--trainer.max_epochs"),
+        ("--seed_everything", "-1", "--seed_everything"),
+        # refused by the class, whose argument has the last part of the name
+        ("--data.alpha", "-5", "--data.alpha"),
+        ("--model.participation", "3", "--model.participation"),
+        ("--model.local.lr", "0", "--model.local.lr"),
+        ("--model.algorithm.privacy.epsilon", "0", "--model.algorithm.privacy.epsilon"),
+        ("--model.pretraining.views.min_scale", "2", "--model.pretraining.views.min_scale"),
+    ],
+)
+def test_a_message_names_an_option_as_it_is_typed(option, value, name, capsys):
+    message = refused(capsys, "--config=quickstart", f"{option}={value}")
+    assert message.startswith(f"{name}: got ")
+
+
+def test_a_message_about_data_names_the_option_as_it_is_typed(tmp_path, capsys):
+    args = ["--config=quickstart", "--data.auxiliary=null", "--trainer.accelerator=cpu"]
+    assert main(["fit", *args, f"--trainer.default_root_dir={tmp_path}"]) == 1
+    assert "auxiliary data: set --data.auxiliary, or choose" in capsys.readouterr().err

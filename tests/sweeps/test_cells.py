@@ -64,7 +64,7 @@ def test_the_suffix_of_an_architecture_may_have_a_dot():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--data.alpha", "x"], "method=A seed=3: data.alpha: got x"),
+        (["--data.alpha", "x"], "method=A seed=3: --data.alpha: got x"),
         (["--config", "methods/fedavk"], "method=A seed=3: config: got methods/fedavk"),
         (["--trainer.plugins", "[3]"], r"seed=3: .*Given value: \[3\]"),  # of many lines
         (["--trainer.max_epochs", "-1"], "number of rounds"),
@@ -82,7 +82,10 @@ def test_cells_that_do_not_parse_are_named(args, message, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--model.local.lr", "0"], "seed=3: local.lr: got .*; expected to be a positive number"),
+        (
+            ["--model.local.lr", "0"],
+            "seed=3: --model.local.lr: got .*; expected to be a positive",
+        ),
         (["--model.clients", "{resnet9: 2}"], "seed=3: unknown model 'resnet9'"),
     ],
 )

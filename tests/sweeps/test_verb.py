@@ -88,11 +88,11 @@ def test_all_cells_run_once(file, started, capsys):
     ("options", "message"),
     [
         (["--data.alfa", "1"], "there is no option --data.alfa"),
-        (["--data.alpha", "-5", "--dry_run"], "alpha: got -5.0; expected to be positive"),
-        (["--data.alpha", "-5"], "alpha: got -5.0; expected to be positive and finite"),
+        (["--data.alpha", "-5", "--dry_run"], "--data.alpha: got -5.0; expected to be positive"),
+        (["--data.alpha", "-5"], "--data.alpha: got -5.0; expected to be positive and finite"),
         (
             ["--trainer.precision", "64"],
-            "trainer.precision: got 64; expected one of 32-true, bf16-mixed, 16-mixed",
+            "--trainer.precision: got 64; expected one of 32-true, bf16-mixed, 16-mixed",
         ),
     ],
 )

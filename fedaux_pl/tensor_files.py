@@ -126,7 +126,7 @@ def _parse_archive(memory: _Memory) -> Any:
         start = entry.header_offset + 30 + name_length + extra_length
         storage: torch.UntypedStorage = content[start : start + num_bytes]
         is_aligned = not storage.data_ptr() % 16  # torch aligns all storages
-        return storage if is_aligned else storage.clone()
+        return storage if is_aligned else storage.clone()  # type: ignore[no-untyped-call]
 
     return _Unpickler(io.BytesIO(pickled), len(memory), find_storage).load()
 

@@ -22,7 +22,7 @@ def format_guarantees(rows: Sequence[Guarantee]) -> str:
         what leaves a client (docs/privacy.md)        guarantee    cost (epsilon, delta)
         every round: its model and its training loss  NOT private  unlimited
     """
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row in (_HEADER, *(as_cells(row) for row in rows)):
         pairs = zip(row, _WIDTHS, strict=True)
         columns = [_wrap(terminal_safe(text), width) for text, width in pairs]

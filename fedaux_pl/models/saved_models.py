@@ -315,11 +315,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-class _AllocationLimit(TorchDispatchMode):
+class _AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within this context, tensors of more than ``limit`` elements in all are a ValueError."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

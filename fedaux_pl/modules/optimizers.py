@@ -192,4 +192,4 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
             raise ConfigurationError(
                 f"{path} has no {name}: give a checkpoint of this module that Lightning wrote"
             )
-    return checkpoint
+    return dict(checkpoint)

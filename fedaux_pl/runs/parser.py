@@ -89,6 +89,7 @@ class LastCheckpoint(ModelCheckpoint):
 class FederationCLI(LightningCLI):
     """The parser of the verbs that run a federation, and the objects that it creates."""
 
+    parser: FederationParser
     checkpoint: Path | None = None  # that the run resumes or evaluates
     best: BestCheckpoint | None = None  # None without checkpoints
 

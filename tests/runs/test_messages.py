@@ -369,8 +369,8 @@ def test_a_callback_that_monitors_nothing_names_the_metrics(tmp_path, capsys):
     callback = ["--trainer.callbacks=EarlyStopping", "--trainer.callbacks.monitor=val_loss"]
     common = [f"--config={QUICKSTART}", f"--trainer.default_root_dir={tmp_path}"]
     assert refused(capsys, *common, "--trainer.accelerator=cpu", *callback) == (
-        "--trainer.callbacks: monitor of EarlyStopping: got val_loss; expected one of val/accuracy, "
-        "val/accuracy/resnet8, accuracy, accuracy/resnet8, "
+        "--trainer.callbacks: monitor of EarlyStopping: got val_loss; expected one of "
+        "val/accuracy, val/accuracy/resnet8, accuracy, accuracy/resnet8, "
         "client_loss/mean, distillation_loss/resnet8"
     )
 

@@ -93,7 +93,7 @@ def bert_states(
     parameters = dict(encoder.named_parameters())
     needs_gradient = any(parameter.requires_grad for parameter in parameters.values())
     if torch.is_grad_enabled() and needs_gradient:
-        states: Tensor = _BertFunction.apply(  # type: ignore[no-untyped-call]
+        states: Tensor = _BertFunction.apply(
             config, current().side_stream, tuple(parameters), *parameters.values()
         )
     else:

@@ -81,7 +81,7 @@ def unpack_texts(states: Tensor, packing: Packing) -> Tensor:
 
 def mean_of_tokens(states: Tensor, packing: Packing) -> Tensor:
     """Return the mean of each text's states, (N, width); zeros for a text of padding only."""
-    mean: Tensor = _MeanOfTokens.apply(states, packing)  # type: ignore[no-untyped-call]
+    mean: Tensor = _MeanOfTokens.apply(states, packing)
     return mean
 
 

@@ -99,7 +99,7 @@ def batch_norm_act(
     ``shuffled_groups`` its first channels are those of the layer after a channel shuffle with so
     many groups, 1 for their own order. Further channels are padding, which stays zero.
     """
-    y, shortcut_input = _BatchNormAct.apply(  # type: ignore[no-untyped-call]
+    y, shortcut_input = _BatchNormAct.apply(
         x, norm.weight, norm.bias, residual, norm, activation, moments, shuffled_groups
     )
     if not torch.is_inference_mode_enabled():

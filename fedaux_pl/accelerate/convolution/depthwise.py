@@ -97,15 +97,13 @@ def average_pool(x: Tensor) -> Tensor:
     It is a depthwise convolution whose weights are 1/9. PyTorch's kernel takes four times as long,
     and its gradients are wrong (https://github.com/pytorch/pytorch/issues/188344).
     """
-    pooled: Tensor = _Depthwise.apply(x, None, 2, None)  # type: ignore[no-untyped-call]
+    pooled: Tensor = _Depthwise.apply(x, None, 2, None)
     return pooled
 
 
 def convolve_depthwise(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """Compute conv(x) in the dtype of ``x``, with gradients; padding channels stay zero."""
-    out: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
-        x, conv.weight, conv.stride[0], side_stream_for(conv)
-    )
+    out: Tensor = _Depthwise.apply(x, conv.weight, conv.stride[0], side_stream_for(conv))
     return out
 
 

@@ -127,7 +127,7 @@ def convolve_pointwise(
     matrix = current().matrices.get((conv, layout))
     if matrix is None or matrix.dtype != x.dtype:
         matrix = matrix_of(conv.weight, layout, x.dtype)
-    out, moments = _Product.apply(  # type: ignore[no-untyped-call]
+    out, moments = _Product.apply(
         rows, conv.weight, matrix, layout, side_stream_for(conv), gives_moments(layout, x.dtype)
     )
     return out.view(n, height, width, layout.rows).movedim(3, 1), moments

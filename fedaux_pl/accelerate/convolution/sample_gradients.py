@@ -97,7 +97,7 @@ def _convolve(
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
     geometry = _pair(stride), _pair(padding), _pair(dilation), groups
     dtype = compute_dtype(x)
-    y: Tensor = _Convolution.apply(x.to(dtype), weight.to(dtype), geometry)  # type: ignore[no-untyped-call]
+    y: Tensor = _Convolution.apply(x.to(dtype), weight.to(dtype), geometry)
     return y if bias is None else y + bias.to(dtype)[:, None, None]
 
 
@@ -115,7 +115,7 @@ def _normalize(
     tensors = running_mean, running_var, weight, bias
     if training or any(tensor is None for tensor in tensors):
         return F.batch_norm(x.float(), *tensors, training, momentum, eps)
-    y: Tensor = _BatchNorm.apply(x, *tensors, eps)  # type: ignore[no-untyped-call]
+    y: Tensor = _BatchNorm.apply(x, *tensors, eps)
     return y
 
 
@@ -146,7 +146,7 @@ class _Convolution(Function):
         """Return the gradients of the input, unless it needs none, and of the weight."""
         x, weight = ctx.saved_tensors
         options = ctx.geometry, ctx.needs_input_grad[0]
-        x_gradient, weight_gradient = _Gradients.apply(gradient, x, weight, *options)  # type: ignore[no-untyped-call]
+        x_gradient, weight_gradient = _Gradients.apply(gradient, x, weight, *options)
         return x_gradient if ctx.needs_input_grad[0] else None, weight_gradient, None
 
     @staticmethod
@@ -229,7 +229,7 @@ class _BatchNorm(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of input, weight and bias."""
-        x, weight, bias = _BatchNormGradients.apply(gradient, *ctx.saved_tensors, ctx.eps)  # type: ignore[no-untyped-call]
+        x, weight, bias = _BatchNormGradients.apply(gradient, *ctx.saved_tensors, ctx.eps)
         return x, None, None, weight, bias, None
 
     @staticmethod

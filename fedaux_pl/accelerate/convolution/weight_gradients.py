@@ -139,7 +139,7 @@ def compute_linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor) -> Tensor
 
 def convolve(conv: nn.Conv2d, x: Tensor, *, stem: bool) -> Tensor:
     """Compute conv(x) in the dtype of ``x``, whose channels can be padded, with gradients."""
-    out: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+    out: Tensor = _Convolution.apply(
         x, conv.weight, (conv.stride, conv.padding, conv.dilation), stem, side_stream_for(conv)
     )
     return out

@@ -51,7 +51,7 @@ class CudaRunner(StageRunner):
         super().adopt(module)
         if self.device.type == "cuda" and module not in self._replicas:
             speed_up(module)
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            module.to(memory_format=torch.channels_last)
 
     def run_all(
         self,

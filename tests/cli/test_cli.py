@@ -307,7 +307,7 @@ def test_an_error_that_ends_cuda_says_how_to_continue(tmp_path, monkeypatch, cap
     ("args", "words"),
     [
         ("--model.clients={resnet8:\xa0902}", "901 samples cannot be split over 902 clients"),
-        ("--data.auxiliary=null", "FedAUX needs auxiliary data: set data.auxiliary"),
+        ("--data.auxiliary=null", "FedAUX needs auxiliary data: set --data.auxiliary"),
         ("--trainer.strategy=foo", "invalid strategy"),
         ("--trainer.strategy=fsdp", "requires a GPU"),
         (

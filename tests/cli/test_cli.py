@@ -237,7 +237,7 @@ def test_a_checkpoint_of_other_settings_is_refused(finished_run, capsys):
     for more, name, old, new in (
         ("--model.local.lr=0.5", "local.lr", "0.001", "0.5"),
         ("--model.algorithm.privacy.epsilon=7", "algorithm.epsilon", "1.0", "7.0"),
-        ("--data.alpha=3", "data.alpha", "0.01", "3.0"),
+        ("--data.alpha=3", "--data.alpha", "0.01", "3.0"),
     ):
         assert main(command("fit", finished_run.root, "--ckpt_path=last", more)) == 1
         message = capsys.readouterr().err

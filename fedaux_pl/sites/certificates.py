@@ -13,7 +13,9 @@ try:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509.oid import NameOID
 except ImportError as error:
-    raise ConfigurationError("real sites need NVFlare: pip install 'fedaux-pl[sites]'") from error
+    raise ConfigurationError(
+        "real sites need cryptography: run pip install -e '.[sites]' in the clone of fedaux-pl"
+    ) from error
 
 
 def certificate_name(kit: Path) -> str:

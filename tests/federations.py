@@ -17,19 +17,20 @@ MIXED = {"resnet8": 2, "mobilenetv2": 2, "shufflenet": 2}
 
 
 class FewDigits(Source):
-    """The first samples of the embedded digits."""
+    """The first samples of the embedded digits, of ``size`` x ``size`` pixels."""
 
-    def __init__(self, train=64, test=40, auxiliary=40):
+    def __init__(self, train=64, test=40, auxiliary=40, size=8):
         self.sizes = {"train": train, "test": test, "auxiliary": auxiliary}
+        self.digits = Digits(size=size)
 
     def train(self):
-        return self._first(Digits().train(), self.sizes["train"])
+        return self._first(self.digits.train(), self.sizes["train"])
 
     def test(self):
-        return self._first(Digits().test(), self.sizes["test"])
+        return self._first(self.digits.test(), self.sizes["test"])
 
     def auxiliary(self):
-        return Digits().auxiliary()[: self.sizes["auxiliary"]]
+        return self.digits.auxiliary()[: self.sizes["auxiliary"]]
 
     def _first(self, examples, count):
         return Examples(examples.inputs[:count], examples.targets[:count], examples.classes)

@@ -95,7 +95,7 @@ def test_the_command_line_starts_its_processes(tmp_path, monkeypatch):
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("FedAvg after 1 round") == 1
-    assert ended.stdout.count("NOT private: the model updates") == 1
+    assert ended.stdout.count("what leaves a client") == 1
     assert ended.stdout.count("client_parallel runs in its place") == 1
     monkeypatch.setattr(processes, "_OMP_NUM_THREADS", None)
     torch.set_num_threads(2)

@@ -21,7 +21,7 @@ from fedaux_pl.models import (
     of_head,
     trained_models,
 )
-from tests.federations import assert_same, create, fit, split, weights
+from tests.federations import FewDigits, assert_same, create, fit, split, weights
 from tests.models.own_networks import Plain, TinyNet
 
 HERE = "tests.models.own_networks"
@@ -90,7 +90,8 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
     def federation():
         return create(FedAvg(pretrained=True), CLIENTS, model_options={}, seed=3)
 
-    data, file = split(2), tmp_path / "first.ckpt"
+    digits = FewDigits(size=32)  # which the network of torchvision can read
+    data, file = split(2, private=digits, auxiliary=digits), tmp_path / "first.ckpt"
     first, resumed = federation(), federation()
     fit(tmp_path, first, 1, data).save_checkpoint(file)
     assert set(first.history[-1]) >= {f"accuracy/{name}" for name in CLIENTS}

@@ -187,7 +187,7 @@ def test_draws_are_secret_and_those_of_a_rehearsal_are_the_simulation(alone):
     rehearsed, data, hub = prepare(alone / "rehearsal", PRIVATE, split(2, auxiliary=None), rounds=2)
     fit(alone / "rehearsal", rehearsed, data, rounds=2)
     assert_same(weights(simulated), weights(rehearsed))
-    assert rehearsed.privacy()[0].startswith("simulated: all that leaves")
+    assert rehearsed.privacy()[0].startswith("simulated: with secret draws, all that")
     site = hub.sites["site-0"]
     assert not site.clients.secret_updates
     assert not (state_folder() / "updates").exists()

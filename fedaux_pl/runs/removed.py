@@ -1,7 +1,8 @@
 """What version 1.0 had and version 2.0 no longer has, with what to do instead.
 
-A name is that of an option, such as ``model.distillation.min_share``, of a class, such as ``FedMD``,
-or of a configuration, such as ``methods/fedmd``. The command line answers each of them with its line.
+A name is that of an option, such as ``model.distillation.min_share``, of a class, such as
+``FedMD``, or of a configuration, such as ``methods/fedmd``. The command line answers each of them
+with its line.
 """
 
 from collections.abc import Mapping

@@ -182,9 +182,9 @@ def _small_fedaux():
 
 
 def _fit(root, arguments):
-    with without_figures(), contextlib.redirect_stdout(io.StringIO()):
-        with _first_round() as first_round:
-            cli = verbs.fit(arguments)
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with without_figures(), quiet, _first_round() as first_round:
+        cli = verbs.fit(arguments)
     return _result(cli.model, first_round)
 
 

@@ -11,6 +11,7 @@ from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkp
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.lightning import OTHER_PACKAGE, PACKAGE, VARIABLE, rank_zero_only
 from fedaux_pl.runs.packaged_configs import FOLDER, config_names
+from fedaux_pl.runs.removed import REMOVED, explain, refuse_removed
 
 BEGAN_IN = "# relative paths are below "
 """How the first line of a run's config.yaml begins; the folder in which the run began follows."""
@@ -25,11 +26,13 @@ def complete_configs(args: Sequence[str]) -> list[str]:
     that wrote the checkpoint.
     """
     complete = list(args)
+    refuse_removed(dict(_settings(args)))
     for position, value in _values(args, "--config"):
         prefix = "--config=" if args[position].startswith("--config=") else ""
         path = _find_config(value)
         complete[position] = prefix + path
         content = _read(Path(path)) if Path(path).is_file() else {}
+        refuse_removed(content)
         if "axes" in content or "grids" in content:
             raise ConfigurationError(
                 f"config: got {path}, a file of fedaux-pl sweep (it has axes or grids); expected "
@@ -117,6 +120,9 @@ def _find_config(value: str) -> str:
     packaged = FOLDER / (name if name.endswith(_SUFFIXES) else f"{name}.yaml")
     if packaged.is_file():
         return str(packaged)
+    removed = name.removesuffix(".yaml")
+    if removed in REMOVED:
+        raise ConfigurationError(f"config: {explain(removed)}")
     if value.endswith(_SUFFIXES):
         return value  # the parser says that there is no such file
     names = config_names()
@@ -142,6 +148,24 @@ def _config_of_run(args: Sequence[str]) -> Path | None:
         load_checkpoint(checkpoint)  # raises if it is not the checkpoint of a federation
         return None
     return saved
+
+
+def _settings(args: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the options of a command line without their dashes, and their values."""
+    for position, argument in enumerate(args):
+        option, equals, value = argument.removeprefix("--").partition("=")
+        if argument.startswith(("--model.", "--data.")):
+            value = value if equals else "".join(args[position + 1 : position + 2])
+            is_mapping = value.startswith("{") and value.endswith("}")
+            yield option, _parsed(value) if is_mapping else value
+
+
+def _parsed(text: str) -> Any:
+    """Return what a value in braces means; the text itself if it is not valid YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text  # the parser says what is wrong with it
 
 
 def _last_value(args: Sequence[str], option: str, default: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
+from fedaux_pl.runs.removed import REMOVED, explain
 from fedaux_pl.sweeps.cells import Cell
 
 FOLDER = Path(__file__).parents[1] / "configs"
@@ -129,6 +130,8 @@ def find_sweep(file: str | Path) -> Path:
         raise ConfigurationError(
             f"{file} needs no sweep: run python paper/{script} in a clone of the repository"
         )
+    if name in REMOVED:
+        raise ConfigurationError(explain(name))
     files = [*FOLDER.glob("paper/*.yaml"), *FOLDER.glob("silos/*.yaml")]
     names = sorted(f"{path.parent.name}/{path.stem}" for path in files)
     raise ConfigurationError(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
-    "algorithms": "Algorithm Centralized DSFL Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
-    "FedBN FedCOF FedClassMeans FedDF FedMD FedProx Scaffold",
+    "algorithms": "Algorithm Centralized Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
+    "FedBN FedCOF FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
     "data": "AGNews AmazonReviews BookCorpus CIFAR10 CIFAR100 Digits FederatedDataModule Glosses "
     "ImageFolder ImageNet32 ImageNetSubset InMemory NpzImages STL10 SVHN Source TextDraw TextFiles "

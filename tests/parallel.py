@@ -13,7 +13,6 @@ from fedaux_pl.algorithms import (
     FedBN,
     FedClassMeans,
     FedDF,
-    FedMD,
     FedProx,
     Scaffold,
 )
@@ -49,7 +48,6 @@ SCENARIOS = {
         2,
     ),
     "own": (FedBN, {"batchnorm_statistics": "own", "participation": 0.7}, 2),
-    "FedMD": (FedMD, {"clients": {"resnet8": 2, "shufflenet": 1}, "participation": 0.7}, 2),
     "FedClassMeans": (
         lambda: FedClassMeans(
             feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())

@@ -31,7 +31,6 @@ METHODS = {
     ("FedAVG, FedPROX,", "FedAvgM, FedAdam"): (NOTHING, in_the_clear("trained model")),
     ("FedDF, FedBE, FedBN",): (NOTHING, in_the_clear("trained model")),
     ("SCAFFOLD",): (NOTHING, in_the_clear("model, variate")),
-    ("FedMD, DS-FL",): (NOTHING, in_the_clear("public predictions")),
     ("FedAUX",): (private("one vector"), in_the_clear("trained model")),
     ("FedAUX,", "class statistics"): (private("class statistics"), in_the_clear("trained model")),
     ("FedClassMeans",): (private("class statistics"), NOTHING),

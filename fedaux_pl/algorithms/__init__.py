@@ -13,7 +13,6 @@ from fedaux_pl.algorithms.base import Round as Round
 from fedaux_pl.algorithms.base import ServerState as ServerState
 from fedaux_pl.algorithms.base import Update as Update
 from fedaux_pl.algorithms.centralized import Centralized as Centralized
-from fedaux_pl.algorithms.dsfl import DSFL as DSFL
 from fedaux_pl.algorithms.fed3r import Fed3R as Fed3R
 from fedaux_pl.algorithms.fedadam import FedAdam as FedAdam
 from fedaux_pl.algorithms.fedaux import FedAUX as FedAUX
@@ -25,7 +24,6 @@ from fedaux_pl.algorithms.fedbn import FedBN as FedBN
 from fedaux_pl.algorithms.fedclassmeans import FedClassMeans as FedClassMeans
 from fedaux_pl.algorithms.fedcof import FedCOF as FedCOF
 from fedaux_pl.algorithms.feddf import FedDF as FedDF
-from fedaux_pl.algorithms.fedmd import FedMD as FedMD
 from fedaux_pl.algorithms.fedprox import FedProx as FedProx
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease

@@ -303,9 +303,7 @@ class Algorithm:
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
     sums over ``ensemble.predictions()``, those of all processes, as FedDF does; with
     ``needs_all_updates`` it gets all updates, as FedBE. With ``trains_clients = False`` clients
-    send only what they release before the first round; see ``OneRelease``. With
-    ``sends_weights = False`` they send predictions on D_distill, receive the soft labels and train
-    on these, too; see ``FedMD``.
+    send only what they release before the first round; see ``OneRelease``.
 
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (the paper's +P).
@@ -317,7 +315,6 @@ class Algorithm:
 
     distills: ClassVar[bool] = False
     trains_clients: ClassVar[bool] = True
-    sends_weights: ClassVar[bool] = True
     needs_all_updates: ClassVar[bool] = False
     has_payload: ClassVar[bool] = False
     pretrained: bool = False

@@ -19,6 +19,5 @@ class SeedPurpose(IntEnum):
     DISTILLATION = 22
     ENSEMBLE = 23
     FINE_TUNING = 24
-    DIGESTION = 25
     DISTILLED_SUBSET = 26
     PRETRAINING = 30

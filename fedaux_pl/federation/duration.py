@@ -93,8 +93,7 @@ def _round_seconds(federation: FederationModule) -> tuple[float, float]:
         total += len(data.evaluation_examples) * predict
         if algorithm.distills:
             distilled = subset_size(len(data.distill_inputs), federation.distillation.fraction)
-            digesting = 0.0 if algorithm.sends_weights else share * len(sizes)
-            total += (1 + digesting) * distilled * federation.distillation.epochs * train
+            total += distilled * federation.distillation.epochs * train
             total += distilled * share * len(sizes) * predict
     return once, total
 

@@ -37,7 +37,6 @@ from fedaux_pl.functional import (
     derive_seed,
     fit_linear_head,
     sample_clients,
-    subset_size,
 )
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import TrainerFn
@@ -241,8 +240,6 @@ class Federation(FederationModule):
                     soft_labels = self.server.soft_labels(round_)
                 with self.timed("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(round_, soft_labels)
-                    if not self.algorithm.sends_weights:
-                        self.server.digest(round_, updates, soft_labels)
                     # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
                     ask = partial(self.pool.vote, t)
                     students, chosen = self.server.blend(averages, distilled, ask)
@@ -358,9 +355,6 @@ class Federation(FederationModule):
             before = last["bytes/up_total"], last["bytes/down_total"]
         votes = round_metrics.vote_traffic(self.metrics, self.students.state_dict())
         models = round_metrics.model_bytes(updates, self.head_only)
-        if not self.algorithm.sends_weights:  # predictions, and soft labels back
-            samples = subset_size(len(self.data.distill_inputs), self.distillation.fraction)
-            models = 4 * len(updates) * samples * len(self.classes)
         self.metrics |= round_metrics.traffic(
             updates, payloads, models, self.processes, before, votes
         )

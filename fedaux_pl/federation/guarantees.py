@@ -85,8 +85,6 @@ def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
 
 def _tabulate_updates(federation: "FederationModule") -> list[Guarantee]:
     """Return the rows of what clients send in every round."""
-    if not federation.algorithm.sends_weights:
-        return [Guarantee("every round: its predictions on public data and its training loss")]
     if federation.local.privacy is None:
         return [Guarantee("every round: its model and its training loss")]
     return tabulate_updates(
@@ -99,9 +97,6 @@ def _tabulate_updates(federation: "FederationModule") -> list[Guarantee]:
 
 def _describe_updates(federation: "FederationModule") -> list[str]:
     """Return the sentences about what clients send in every round."""
-    if not federation.algorithm.sends_weights:
-        sent = "the predictions on public data and training losses"
-        return [f"NOT private: {sent} that clients send in every round"]
     if federation.local.privacy is None:
         return [IN_THE_CLEAR]
     return describe_updates(

@@ -56,11 +56,8 @@ class Server:
         """Average the clients' models by |D_i|, and take the method's server step from theta^P.
 
         ``updates`` are those of this process's clients, ``answers`` those of all processes'
-        clients. The averages are the same in every process. They are theta^P if clients keep their
-        weights.
+        clients. The averages are the same in every process.
         """
-        if not self.algorithm.sends_weights:
-            return dict(theta)
         processes = self.context.processes
         states = self.context.carried.server_states
         averages = dict(theta)
@@ -342,22 +339,6 @@ class Server:
             batches.tensors = (features, *batches.tensors[1:])
         lr = self.context.lr_of(self.settings, round_.number)
         return Job(batches, self.settings.epochs, seed, state, keep_optimizer=False, lr=lr)
-
-    def digest(self, round_: Round, updates: Sequence[Update], soft_labels: Tensor) -> None:
-        """Let clients that keep their models train on the soft labels (FedMD).
-
-        The server computes it for them in a simulation; ``updates`` are those of this process.
-        """
-        digested: dict[int, State] = {}
-        with self.context.progress.stage("digestion", len(updates), "client") as stage:
-            for update in updates:
-                seed = self.context.derive_seed(SeedPurpose.DIGESTION, round_.number, update.client)
-                name = update.architecture
-                job = self._job(round_, name, update.state, soft_labels, seed)
-                [result] = self.context.runner.run_all(self.distillers[name], [job])
-                digested[update.client] = result.state
-                stage.update(1, loss=result.loss)
-        self.context.carried.client_states.update(self.context.processes.merge(digested))
 
     def blend(
         self, averages: Mapping[str, State], students: Mapping[str, State], ask: AskClients

@@ -44,3 +44,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _flat(value, name)
         else:
             yield name, value
+REMOVED: Mapping[str, str] = {
+    "DSFL": "choose FedDF or FedAvg; on the digits both were more accurate",
+    "FedMD": "choose FedDF or FedAvg; on the digits both were more accurate",
+    "methods/dsfl": "choose methods/feddf or methods/fedavg; both were more accurate",
+    "methods/fedmd": "choose methods/feddf or methods/fedavg; both were more accurate",
+}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaux_pl.algorithms import FedBN, FedMD
+from fedaux_pl.algorithms import FedBN
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
@@ -134,11 +134,11 @@ class Limits:
 def adapt(federation: Federation, rehearsal: bool) -> None:
     """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
     algorithm = federation.algorithm
-    keeps_tensors = algorithm.has_payload or isinstance(algorithm, FedBN | FedMD)
+    keeps_tensors = algorithm.has_payload or isinstance(algorithm, FedBN)
     if keeps_tensors or federation.carry or federation.local.fine_tuning:
         raise ConfigurationError(
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
-            "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN, FedMD)"
+            "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
         )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:

@@ -106,7 +106,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
 
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
     others = {"fedaux", "centralized"}
-    others |= {"fedavgm", "fedadam", "fedbn", "scaffold", "fedmd", "dsfl"}  # not the paper's
+    others |= {"fedavgm", "fedadam", "fedbn", "scaffold"}  # not the paper's
     others |= {"fedauxfdp", "fedclassmeans", "fed3r", "fedcof"}
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
@@ -191,8 +191,6 @@ def test_names_of_files_are_their_values():
         ("fedclassmeans", "FedClassMeans"),
         ("fed3r", "Fed3R"),
         ("fedcof", "FedCOF"),
-        ("fedmd", "FedMD"),
-        ("dsfl", "DSFL"),
     ],
 )
 def test_a_method_is_itself_after_another_one(layer, name, created):

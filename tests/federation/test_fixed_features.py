@@ -5,7 +5,7 @@ import collections
 import pytest
 import torch
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedMD, FedProx
+from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
 from fedaux_pl.engine import inference
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import Distillation, LocalTraining, UpdatePrivacy
@@ -41,7 +41,6 @@ def on_inputs(monkeypatch):
         (FedProx(pretrained=True, mu=0.1), {}),
         (FedDF(), {"batchnorm_statistics": "batch"}),
         (FedAUX(), {"distillation": Distillation(batch_size=16, lr=1e-3, fraction=0.5)}),
-        (FedMD(), {"participation": 0.5}),
         (FedAUX(), {"clients": MIXED}),
         (
             FedAvg(pretrained=True),
@@ -148,7 +147,7 @@ class DoubledFeatures(ResNet8):
         return 2 * super().features(x)
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF(), FedMD()])
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedDF()])
 def test_a_network_computes_its_own_forward(tmp_path, algorithm):
     """In steps, as a teacher and in evaluation."""
     one, other = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import DSFL, FedAvg, FedBN, FedDF, FedMD
+from fedaux_pl.algorithms import FedAvg, FedBN, FedDF
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
 from fedaux_pl.engine import SeedPurpose
@@ -39,7 +39,7 @@ class PlainRounds:
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
         self.memory = {}  # for each client its last round and its logits then
-        self.own = {}  # for each client its BatchNorm in FedBN, its model in FedMD
+        self.own = {}  # for each client its BatchNorm in FedBN
 
     def run(self, round_, states):
         """Runs a round from the given states of the students, and returns their new states."""
@@ -58,10 +58,7 @@ class PlainRounds:
                     key: state[key] for key in batch_norm_entries(self.models[name])
                 }
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
-        exchanges_models = not isinstance(self.federation.algorithm, FedMD)
-        students = dict(states)
-        if exchanges_models:
-            students = {name: _average(teachers, name, state) for name, state in states.items()}
+        students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
             subset = self._subset(round_)
             targets = self._soft_labels(round_, teachers, subset)
@@ -75,8 +72,6 @@ class PlainRounds:
                 return self._train(name, state, distillation, batches, round_)
 
             students = {name: distill(name, state) for name, state in students.items()}
-            for teacher in () if exchanges_models else teachers:
-                self.own[teacher.client] = distill(teacher.name, teacher.state)
         return students
 
     def _class_weights(self, client):
@@ -130,9 +125,6 @@ class PlainRounds:
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
         own = [(t.client, 1.0, self._predict(t.name, t.state, subset)) for t in teachers]
-        if isinstance(algorithm, DSFL):
-            mean = sum(logits.softmax(dim=-1) for *_, logits in own) / len(own)
-            return (mean / 0.1).softmax(dim=-1)
         remembered = []
         for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
             last_round, logits = self.memory[client]
@@ -215,10 +207,8 @@ class ComparePlain(FederationCallback):
         (paper_fedaux(), False, 1.0),
         (paper_fedaux(remember=True, discount=0.9), False, 1.0),
         (paper_fedaux(remember=True, discount=0.9), False, 0.6),
-        (FedMD(), True, 0.5),
-        (DSFL(), False, 1.0),
     ],
-    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction", "FedMD", "DSFL"],
+    ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction"],
 )
 def test_rounds_come_to_the_weights_of_a_plain_loop(
     algorithm, changed, fraction, tmp_path, monkeypatch
@@ -272,8 +262,8 @@ class CompareOwnModels(ComparePlain):
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [(FedBN(), {}), (FedMD(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
-    ids=["FedBN", "FedMD", "fine-tuned"],
+    [(FedBN(), {}), (FedAvg(), {"fine_tuning": 2, "label_smoothing": 0.1})],
+    ids=["FedBN", "fine-tuned"],
 )
 def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_path):
     local = LocalTraining(batch_size=16, **options)

@@ -68,7 +68,6 @@ def message(*args):
 METHODS = [
     *(
         "Centralized",
-        "DSFL",
         "Fed3R",
         "FedAUX",
         "FedAUXfdp",
@@ -78,7 +77,7 @@ METHODS = [
         "FedBE",
     ),
     "FedBN",
-    *("FedCOF", "FedClassMeans", "FedDF", "FedMD", "FedProx", "Scaffold"),
+    *("FedCOF", "FedClassMeans", "FedDF", "FedProx", "Scaffold"),
 ]
 
 
@@ -270,7 +269,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.help=FedAvgg",
-            "--model.algorithm.help takes one of Centralized, DSFL, Fed3R, ",
+            "--model.algorithm.help takes one of Centralized, Fed3R, FedAUX, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         (

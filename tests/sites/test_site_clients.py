@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, FedBN, FedClassMeans, FedMD, Scaffold
+from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, FedBN, FedClassMeans, Scaffold
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
@@ -256,7 +256,6 @@ WRONG = {
     "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
     "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
-    "own models": ({}, {}, {"algorithm": FedMD()}, "keeps nothing between rounds"),
     "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, rel"),
 }
 

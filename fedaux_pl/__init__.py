@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedaux_pl.scoring import *  # noqa: F403
 
 _NAMES = {
-    "algorithms": "Algorithm Centralized Fed3R FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
+    "algorithms": "Algorithm Centralized FedAUX FedAUXfdp FedAdam FedAvg FedAvgM FedBE "
     "FedBN FedCOF FedClassMeans FedDF FedProx Scaffold",
     "callbacks": "BestCheckpoint FederationCallback",
     "data": "AGNews AmazonReviews BookCorpus CIFAR10 CIFAR100 Digits FederatedDataModule Glosses "

@@ -34,7 +34,7 @@ METHODS = {
     ("FedAUX",): (private("one vector"), in_the_clear("trained model")),
     ("FedAUX,", "class statistics"): (private("class statistics"), in_the_clear("trained model")),
     ("FedClassMeans",): (private("class statistics"), NOTHING),
-    ("Fed3R, FedCOF",): (private("sums by class"), NOTHING),
+    ("FedCOF",): (private("sums by class"), NOTHING),
     ("FedAUXfdp",): (private("vector, classifier"), NOTHING),
 }
 STYLES = {  # fill, stroke, text

@@ -13,7 +13,6 @@ from fedaux_pl.algorithms.base import Round as Round
 from fedaux_pl.algorithms.base import ServerState as ServerState
 from fedaux_pl.algorithms.base import Update as Update
 from fedaux_pl.algorithms.centralized import Centralized as Centralized
-from fedaux_pl.algorithms.fed3r import Fed3R as Fed3R
 from fedaux_pl.algorithms.fedadam import FedAdam as FedAdam
 from fedaux_pl.algorithms.fedaux import FedAUX as FedAUX
 from fedaux_pl.algorithms.fedauxfdp import FedAUXfdp as FedAUXfdp

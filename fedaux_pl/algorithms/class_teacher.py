@@ -8,7 +8,13 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.functional import LinearClassifier, linear_discriminant, newton_step
+from fedaux_pl.functional import (
+    LinearClassifier,
+    linear_discriminant,
+    newton_step,
+    ridge_classifier,
+    split_statistics,
+)
 from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
@@ -18,6 +24,7 @@ from fedaux_pl.scoring.release import clients_of, stack_heads
 # much noise the means are shrunk, which makes it less certain: logits then stay as they are.
 _TEMPERATURE = 2.0
 _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
+_RIDGE_TEMPERATURE = 0.1  # of the outputs of a ridge regression, which estimate 0 and 1
 
 
 def classify_rows(released: Released) -> dict[str, LinearClassifier]:
@@ -25,6 +32,25 @@ def classify_rows(released: Released) -> dict[str, LinearClassifier]:
 
     def fit(name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
         return _classifier(released, name, heads)
+
+    return fit_classifiers(released, fit)
+
+
+def regress_rows(released: Released, regularization: float) -> dict[str, LinearClassifier]:
+    """Return the ridge regression of one-hot labels on the rows of each architecture.
+
+    W = (X^T X + lambda I)^-1 X^T Y needs two sums over records: X^T X is the second moment of the
+    class statistics, and X^T Y are their class sums. Without noise it is the regression on all
+    records together, however they are split. As in Fed3R (Fanì et al. 2024) there is no intercept.
+    """
+    rho = _rho(released)
+
+    def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
+        vectors, sigmas = stack_heads(heads)
+        sums, _, moment = split_statistics(vectors.sum(dim=0), released.num_classes, rho)
+        noise = float(sigmas.norm()) / math.sqrt(rho)
+        fitted = ridge_classifier(sums, moment, regularization, noise)
+        return fitted.cooled(_RIDGE_TEMPERATURE)
 
     return fit_classifiers(released, fit)
 

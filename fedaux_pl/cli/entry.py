@@ -74,7 +74,7 @@ First runs (no download, about a minute each):
 Common options:
   --model.algorithm FedAUX             the method: FedAUX, FedDF, FedBE, FedAvg, FedProx, FedAvgM,
                                        FedAdam, FedBN, Scaffold or Centralized; with
-                                       all private: FedClassMeans, FedAUXfdp, Fed3R or FedCOF.
+                                       all private: FedClassMeans, FedAUXfdp or FedCOF.
                                        FedDF and others start from features learned on the
                                        auxiliary data with
                                        --model.algorithm.pretrained=true

@@ -46,7 +46,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, value
 REMOVED: Mapping[str, str] = {
     "DSFL": "choose FedDF or FedAvg; on the digits both were more accurate",
+    "Fed3R": "FedClassMeans with classifier: ridge",
     "FedMD": "choose FedDF or FedAvg; on the digits both were more accurate",
     "methods/dsfl": "choose methods/feddf or methods/fedavg; both were more accurate",
+    "methods/fed3r": "FedClassMeans with classifier: ridge",
     "methods/fedmd": "choose methods/feddf or methods/fedavg; both were more accurate",
 }

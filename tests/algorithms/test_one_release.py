@@ -4,13 +4,14 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from fedaux_pl.algorithms import Fed3R, FedAUX, FedAUXfdp, FedClassMeans, FedCOF, Released
+from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedClassMeans, FedCOF, Released
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.functional import classifier_of_means, soft_labels
 from fedaux_pl.scoring import (
+    Centered,
     ClassStatistics,
     Collected,
     Mean,
@@ -22,10 +23,16 @@ from fedaux_pl.scoring import (
     Whitened,
 )
 from fedaux_pl.scoring.guarantee import Guarantee
+from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import with_privacy
 
-METHODS = [FedClassMeans, FedAUXfdp, Fed3R, FedCOF]
+
+def ridge(**options):
+    return FedClassMeans(classifier="ridge", **options)
+
+
+METHODS = [FedClassMeans, ridge, FedAUXfdp, FedCOF]
 MAP = Whitened(dimensions=8)
 TWO = ClassStatistics(releases=2)
 
@@ -58,7 +65,7 @@ def test_private_data_are_read_for_the_release_only_and_only_it_is_sent(
     fit(tmp_path, federation, 2, callbacks=[LockPrivateData(monkeypatch)])
     assert len(federation.history) == 2
     sizes = {FedClassMeans: 10 * 9 + 36, FedAUXfdp: 8 + 10 * 9}  # k = 8, 10 classes, float64
-    sizes |= {Fed3R: sizes[FedClassMeans], FedCOF: 10 * 9}
+    sizes |= {ridge: sizes[FedClassMeans], FedCOF: 10 * 9}
     for entry in federation.history:
         assert (entry["bytes/up"], entry["bytes/down"]) == (0, 0)
         assert entry["bytes/up_total"] == 3 * 8 * sizes[kind]
@@ -218,9 +225,9 @@ def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
 
 
 @pytest.mark.parametrize("sizes", [(60,), (30, 30), (1, 2, 50, 7)])
-def test_fed3r_is_the_ridge_regression_of_all_records(sizes):
+def test_a_ridge_regression_is_that_of_all_records(sizes):
     """Least squares on the rows of all clients, however they are split."""
-    algorithm = method(Fed3R, epsilon=None, regularization=0.5)
+    algorithm = method(ridge, epsilon=None, regularization=0.5)
     features, labels = blobs()
     sent = released(algorithm, features, labels, features, sizes)
     rows = sent.heads[0].public_map.rows(features)
@@ -229,6 +236,51 @@ def test_fed3r_is_the_ridge_regression_of_all_records(sizes):
     outputs = rows @ inverse @ rows.T @ targets
     found = algorithm.label(sent)["distill"]
     torch.testing.assert_close(found, (outputs / 0.1).softmax(dim=1).float())
+
+
+def test_a_ridge_regression_has_the_results_of_fed3r_in_version_1_0():
+    """Numbers of the class Fed3R, with noise that raises lambda."""
+    algorithm = method(ridge, feature_map=Centered())
+    features, labels = blobs()
+    sent = released(algorithm, features, labels, features)
+    first, second = (head.weight for head in sent.heads)
+    assert first.tolist()[:3] == pytest.approx([-0.93387964286, 0.10393043302, -4.06189209071])
+    assert second.tolist()[-2:] == pytest.approx([1.88220839352, -1.10877829721])
+    weights = torch.arange(208).double().cos()
+    assert float(first @ weights) == pytest.approx(17.65332011614)
+    assert float(second @ weights) == pytest.approx(-8.93371558677)
+    found = algorithm.label(sent)["distill"].double()
+    assert found[1].tolist()[:4] == pytest.approx(
+        [0.115955, 0.305402, 0.049301, 0.087041], rel=1e-4
+    )
+    weights = torch.arange(600).double().cos()
+    assert float(found.flatten() @ weights) == pytest.approx(0.939958, rel=1e-4)
+
+
+SETTINGS = (  # of a release in the keys of ledgers, by the class Fed3R of version 1.0
+    "{'scorer': {'class': 'ClassStatistics', 'second_moment': 0.15, 'releases': 1}, 'feature_map': "
+    "{'class': 'Whitened', 'dimensions': 64, 'whitening': 0.5}, 'norm_bound': 'unit', 'epsilon': "
+    "0.1, 'delta': 1e-05, 'mechanism': 'analytic', 'version': 1}"
+)
+
+
+def test_a_ridge_regression_uses_releases_that_fed3r_made_with_version_1_0():
+    """A key of a ledger has the settings of the release, and of the method nothing else."""
+    numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
+    [step] = ridge().plan(numbers).values()
+    assert str(step.settings()) == SETTINGS
+    one = FedClassMeans(scorer=ClassStatistics(releases=1))
+    assert [str(step.settings()) for step in one.plan(numbers).values()] == [SETTINGS]
+
+
+def test_a_ridge_regression_has_one_release():
+    assert ridge().scoring.scorer.releases == 1
+    with pytest.raises(ValueError, match=r"releases: got 2; .* classifier ridge needs no second"):
+        ridge(scorer=TWO)
+    with pytest.raises(ValueError, match="classifier: got 'Ridge'; expected to be 'discriminant' "):
+        FedClassMeans(classifier="Ridge")
+    with pytest.raises(ValueError, match="regularization: got 0; expected to be a positive number"):
+        ridge(regularization=0)
 
 
 def test_fedcof_has_the_class_means_of_each_client():

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from jsonargparse import Namespace
 
-from fedaux_pl import Fed3R, FedAUX, FedAUXfdp, FedClassMeans, FedCOF, FedDF
+from fedaux_pl import FedAUX, FedAUXfdp, FedClassMeans, FedCOF, FedDF
 from fedaux_pl.cli import verbs as commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.errors import UsageError
@@ -107,7 +107,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
     methods = {"fedavg", "fedprox", "feddf", "fedbe"}
     others = {"fedaux", "centralized"}
     others |= {"fedavgm", "fedadam", "fedbn", "scaffold"}  # not the paper's
-    others |= {"fedauxfdp", "fedclassmeans", "fed3r", "fedcof"}
+    others |= {"fedauxfdp", "fedclassmeans", "fedcof"}
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
     assert names("scoring") == papers | {"whitened_mean", "whitened_logistic", "posterior"}
@@ -189,7 +189,6 @@ def test_names_of_files_are_their_values():
         ("fedaux", "FedAUX with memory"),
         ("fedauxfdp", "FedAUXfdp"),
         ("fedclassmeans", "FedClassMeans"),
-        ("fed3r", "Fed3R"),
         ("fedcof", "FedCOF"),
     ],
 )
@@ -306,7 +305,7 @@ def test_what_is_not_private_says_so(name):
     assert "NOT private" in (ROOT / f"configs/{name}.yaml").read_text().partition("fedaux-pl")[0]
 
 
-@pytest.mark.parametrize("kind", [FedAUXfdp, FedClassMeans, Fed3R, FedCOF])
+@pytest.mark.parametrize("kind", [FedAUXfdp, FedClassMeans, FedCOF])
 def test_layers_of_methods_with_one_release_are_their_defaults(kind, created):
     cli = created(*layered("scoring/authors", f"methods/{kind.__name__.lower()}"))
     assert cli.model.algorithm.settings() == kind().settings()

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from fedaux_pl.algorithms import Fed3R, FedAvg, FedClassMeans, FedCOF
+from fedaux_pl.algorithms import FedAvg, FedClassMeans, FedCOF
 from fedaux_pl.data import FederatedDataModule, ImageFolder
 from fedaux_pl.engine import predict_features
 from fedaux_pl.errors import ConfigurationError
@@ -117,12 +117,16 @@ def test_one_message_on_a_checkpoint_of_timm(tmp_path, capsys, no_training):
     assert federation.history[-1]["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("kind", [Fed3R, FedClassMeans, FedCOF])
-def test_a_student_of_few_photos_has_the_teachers_classifier(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(FedClassMeans, {}), (FedClassMeans, {"classifier": "ridge"}), (FedCOF, {})],
+    ids=["discriminant", "ridge", "FedCOF"],
+)
+def test_a_student_of_few_photos_has_the_teachers_classifier(kind, options, tmp_path):
     """30 photos do not determine a head of 1,280 features."""
     wide = "tests.models.own_networks.Wide"
     federation = create(
-        kind(privacy=Privacy(epsilon=None)),
+        kind(privacy=Privacy(epsilon=None), **options),
         {wide: 2},
         trained="head",
         pretraining=Pretraining(epochs=0),

@@ -68,7 +68,6 @@ def message(*args):
 METHODS = [
     *(
         "Centralized",
-        "Fed3R",
         "FedAUX",
         "FedAUXfdp",
         "FedAdam",
@@ -269,7 +268,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.algorithm.help=FedAvgg",
-            "--model.algorithm.help takes one of Centralized, Fed3R, FedAUX, ",
+            "--model.algorithm.help takes one of Centralized, FedAUX, FedAUXfdp, ",
         ),
         ("--data.private=null", "data.private is not set: add --data.private, or a file such as "),
         (

@@ -28,12 +28,11 @@ def test_a_removed_option_gives_its_line(name, tmp_path):
     option, _, value = name.partition("=")
     assert refusal([f"--{option}={value or 1}"]) == removed.explain(name)
     assert refusal([f"--{option}", value or "1"]) == removed.explain(name)
-    root, _, rest = option.partition(".")
-    assert refusal([f"--{root}.{rest}={value}"] if value else [f"--{root}.{rest}.x=1"])
+    nested = value or 1
+    for key in reversed(option.split(".")):
+        nested = {key: nested}
     file = tmp_path / "mine.yaml"
-    file.write_text(
-        f"{root}: {{{rest.replace('.', ': {')}: {value or 1}{'}' * rest.count('.')}}}\n"
-    )
+    file.write_text(yaml.safe_dump(nested))
     assert refusal(["--config", str(file)]) == removed.explain(name)
 
 

@@ -58,7 +58,7 @@ SCENARIOS = {
         1,
     ),
     "FedAUX": (
-        lambda: paper_fedaux(epsilon=None, remember=True, discount=0.9),
+        lambda: paper_fedaux(epsilon=None, remember=True),
         {
             "clients": {"resnet8": 5, "shufflenet": 1},
             "participation": 0.5,  # 3 clients a round: 0, 2, 5, then 1, 3, 4

@@ -128,21 +128,20 @@ class Ensemble:
         for client, [logits] in items:
             yield client, logits
 
-    def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
-        """The id, the age in rounds and the logits of each absent client, as ``predictions``.
+    def absent_teachers(self) -> Iterator[tuple[int, Tensor]]:
+        """The id and the remembered logits of each absent client, as ``predictions``.
 
         Logits are NaN on samples that the client has not predicted.
         """
         absent = self.memory.absent(self.part, self.round.clients)  # of this process
-        ages = self.absent_ages
         items = self.processes.in_order(
-            list(ages),
+            self.absent_clients,
             list(absent),
             compute=lambda client: [self._take_drawn(absent[client].packed(self.part))],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, ages[client], unpack_logits(logits)
+            yield client, unpack_logits(logits)
 
     def _among_all(self, chosen: Tensor | None) -> Tensor | None:
         """Return which of all samples of the part are chosen, from which of these N are."""
@@ -158,9 +157,9 @@ class Ensemble:
         return packed if self.drawn is None else packed[self.drawn]
 
     @cached_property
-    def absent_ages(self) -> dict[int, int]:
-        """The age in rounds of the logits of each absent client, ordered by id."""
-        return self.memory.ages(self.part, self.round.number, self.round.clients, self.processes)
+    def absent_clients(self) -> list[int]:
+        """The ids of the absent clients that are remembered, of all processes, in order."""
+        return sorted(self.memory.last_rounds(self.part, self.round.clients, self.processes))
 
 
 @dataclass(frozen=True)
@@ -324,7 +323,6 @@ class Algorithm:
     mu: float = 0.0
     scoring: Scoring | None = None
     remember: bool = False
-    discount: float = 1.0
     max_absent: int = MAX_ABSENT
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 

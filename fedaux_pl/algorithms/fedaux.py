@@ -77,12 +77,9 @@ class FedAUX(FedDF):
         privacy: Privacy = Privacy(),  # noqa: B008
         shrink: bool = True,
         remember: bool = True,
-        discount: float = 1.0,
         max_absent: int = MAX_ABSENT,
     ) -> None:
-        super().__init__(
-            pretrained=True, remember=remember, discount=discount, max_absent=max_absent
-        )
+        super().__init__(pretrained=True, remember=remember, max_absent=max_absent)
         self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
         if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(

@@ -20,8 +20,6 @@ class FedDF(Algorithm):
     Args:
         remember: Whether absent clients keep teaching with the logits of the last round in which
             they took part; false is the paper's method.
-        discount: The factor on the weight of an absent client for every round of its absence,
-            above 0 and at most 1.
         max_absent: The most clients that are remembered; beyond it, the longest absent ones are
             forgotten, of one round's clients any.
 
@@ -36,20 +34,13 @@ class FedDF(Algorithm):
         self,
         pretrained: bool = False,
         remember: bool = False,
-        discount: float = 1.0,
         max_absent: int = MAX_ABSENT,
     ) -> None:
         super().__init__(pretrained)
-        check_setting("discount", discount, 0 < discount <= 1, "be above 0 and at most 1")
-        if discount != 1 and not remember:
-            raise ValueError(
-                f"discount {discount} has no effect without memory: set remember to true"
-            )
         is_used = remember or max_absent == MAX_ABSENT
         expected = "be at least 1, and only with remember true another than the default"
         check_setting("max_absent", max_absent, max_absent >= 1 and is_used, expected)
         self.remember = remember
-        self.discount = discount
         self.max_absent = max_absent
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
@@ -63,7 +54,7 @@ class FedDF(Algorithm):
                 weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
             total.add(logits, weights)
         unknown = torch.zeros(ensemble.shape[0], device=ensemble.processes.device)
-        for client, age, logits in ensemble.absent_teachers():
+        for client, logits in ensemble.absent_teachers():
             weights = self.teacher_weights(client, ensemble)
             weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
             chosen = choose(client)
@@ -74,8 +65,8 @@ class FedDF(Algorithm):
                 unknown = unknown + weights * ~is_known
                 weights = weights * is_known
                 logits = logits.nan_to_num()
-            total.add(logits, weights * self.discount**age)
-        teachers = [*ensemble.clients, *ensemble.absent_ages]
+            total.add(logits, weights)
+        teachers = [*ensemble.clients, *ensemble.absent_clients]
         self.add_further_teachers(total, ensemble, teachers, unknown)
         return total.result()
 
@@ -90,14 +81,14 @@ class FedDF(Algorithm):
         has_share = ensemble.min_share and present  # real sites may not have answered
         if not has_share or self.teacher_weights(present[0], ensemble) is None:
             return lambda _: None
-        ages = dict.fromkeys(present, 0) | ensemble.absent_ages
+        teachers = [*present, *ensemble.absent_clients]
 
         def weigh(client: int) -> Tensor:
             weights = self.teacher_weights(client, ensemble)
             assert weights is not None  # noqa: S101 - a method has weights, or it has none
-            return weights * self.discount ** ages[client]
+            return weights
 
-        least = min(ensemble.min_share, 0.5 / len(ages)) * sum(map(weigh, ages))
+        least = min(ensemble.min_share, 0.5 / len(teachers)) * sum(map(weigh, teachers))
         largest = reduce(torch.maximum, map(weigh, present))
 
         def choose(client: int) -> Tensor:

@@ -21,10 +21,6 @@ LIMIT = 8 * 2**30  # bytes in all processes; beyond it, the longest absent clien
 
 MAX_ABSENT = 1000  # clients in all processes that are remembered, unless a method has another limit
 
-# A client whose weight is below that of a present one by this factor is forgotten: it adds less
-# than the rounding of a float32 sum.
-MIN_WEIGHT = 2.0**-24
-
 
 @dataclass(frozen=True)
 class RememberedLogits:
@@ -49,14 +45,12 @@ class TeacherMemory:
 
     ``remember`` collects the logits of a round, and ``commit`` stores them when the round is over,
     so that a failed round leaves the memory unchanged. If several processes share the clients, each
-    process stores the logits that it has computed. The weight of an absent client is multiplied by
-    ``discount`` for every round of its absence. ``forgotten`` is how many clients the last
-    ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
+    process stores the logits that it has computed. ``forgotten`` is how many clients the last
+    ``commit`` has dropped to stay within the limits.
     """
 
     device_limit: int = DEVICE_LIMIT
     limit: int = LIMIT
-    discount: float = 1.0
     clients: int = MAX_ABSENT
     stored: dict[int, RememberedLogits] = field(default_factory=dict)
     forgotten: int = 0
@@ -82,13 +76,12 @@ class TeacherMemory:
             if client not in present and part in memory.logits
         }
 
-    def ages(
-        self, part: str, round_: int, present: Collection[int], processes: Processes
+    def last_rounds(
+        self, part: str, present: Collection[int], processes: Processes
     ) -> dict[int, int]:
-        """The age in rounds of the logits of each process's absent clients, ordered by id."""
+        """The last round of each absent client, of all processes."""
         absent = self.absent(part, present)
-        rounds = processes.merge({client: absent[client].round for client in absent})
-        return {client: round_ - rounds[client] for client in sorted(rounds)}
+        return processes.merge({client: absent[client].round for client in absent})
 
     def discard(self) -> None:
         """Drop the logits that were collected since the last ``commit``."""
@@ -114,10 +107,6 @@ class TeacherMemory:
             self.stored[client] = RememberedLogits(round_, logits)
         self._pending.clear()
         self.forgotten = 0
-        for client, memory in list(self.stored.items()):
-            if self.discount ** (round_ - memory.round) < MIN_WEIGHT:
-                del self.stored[client]
-                self.forgotten += 1
         self._forget_oldest(processes or Processes())
 
     def _forget_oldest(self, processes: Processes) -> None:

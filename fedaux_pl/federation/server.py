@@ -117,8 +117,8 @@ class Server:
         last_answered = number
         if not clients:  # remembered teachers may know nothing but the part of their last round
             memory = self.context.carried.memory
-            ages = memory.ages("distill", number, clients, self.context.processes)
-            last_answered -= min(ages.values(), default=0)
+            rounds = memory.last_rounds("distill", clients, self.context.processes)
+            last_answered = max(rounds.values(), default=number)
         return Round(
             number,
             updates,
@@ -246,11 +246,8 @@ class Server:
     def _effective_teachers(self, round_: Round) -> float:
         """Return the mean over D_distill of 1 / sum_i w_i(x)^2, remembered teachers included."""
         memory = self.context.carried.memory
-        absent = memory.ages("distill", round_.number, round_.clients, self.context.processes)
-        ages = dict.fromkeys(round_.clients, 0) | absent
-        scores = round_.scores["distill"][list(ages)]
-        discounts = torch.tensor([memory.discount**age for age in ages.values()]).to(scores)
-        scores = scores * discounts[:, None]
+        absent = sorted(memory.last_rounds("distill", round_.clients, self.context.processes))
+        scores = round_.scores["distill"][[*round_.clients, *absent]]
         weights = scores / scores.sum(dim=0).clamp(min=_LEAST)
         return float((1 / weights.square().sum(dim=0)).mean())
 

@@ -7,7 +7,6 @@ import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
-from fedaux_pl.algorithms.memory import MIN_WEIGHT
 from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
@@ -44,16 +43,16 @@ def test_the_last_logits_are_stored_in_bytes():
     teach(memory, 1, c2=2, c0=0)
     teach(memory, 2, c2=9)
     found = absent(memory, 4)
-    assert [(client, age) for client, age, _ in found] == [(0, 3), (2, 2)]
-    assert torch.equal(found[0][2], kept(0))
-    assert torch.equal(found[1][2], kept(9))
+    assert [client for client, _ in found] == [0, 2]
+    assert torch.equal(found[0][1], kept(0))
+    assert torch.equal(found[1][1], kept(9))
     assert memory.bytes == 2 * 5 * (3 + 1)
 
 
 def test_only_absent_clients_are_returned():
     memory = TeacherMemory()
     teach(memory, 1, c0=0, c1=1)
-    assert [client for client, *_ in absent(memory, 2, present=[1, 5])] == [0]
+    assert [client for client, _ in absent(memory, 2, present=[1, 5])] == [0]
     assert not absent(memory, 2, part="test")
 
 
@@ -115,36 +114,15 @@ def test_a_memory_is_restored_from_its_state_dict():
     memory, again = TeacherMemory(), TeacherMemory()
     teach(memory, 3, c4=4)
     again.load_state_dict(memory.state_dict())
-    [(client, age, remembered)] = absent(again, 5)
-    assert (client, age) == (4, 2)
+    [(client, remembered)] = absent(again, 5)
+    assert client == 4
     assert torch.equal(remembered, kept(4))
 
 
-@pytest.mark.parametrize(("discount", "rounds"), [(0.5, 24), (0.9, 157)])
-def test_clients_without_weight_are_forgotten(discount, rounds):
-    memory = TeacherMemory(discount=discount)
-    teach(memory, 1, c0=0)
-    memory.commit(1 + rounds, [])
-    assert set(memory.stored) == {0}
-    assert memory.forgotten == 0
-    memory.commit(2 + rounds, [])
-    assert not memory.stored
-    assert memory.forgotten == 1
-    assert discount ** (rounds + 1) < MIN_WEIGHT <= discount**rounds
-
-
-def test_a_federation_forgets_by_the_discount_of_its_method(tmp_path):
-    federation = create(FedDF(remember=True, discount=1e-8), {"resnet8": 4}, participation=0.5)
-    fit(tmp_path, federation, 2)
-    assert federation.select_clients(1) != federation.select_clients(2)
-    assert set(federation.carried.memory.stored) == set(federation.select_clients(2))
-    assert federation.history[-1]["memory/forgotten"] > 0
-
-
-@pytest.mark.parametrize(("discount", "scored"), [(0.5, True), (0.5, False), (1.0, True)])
-def test_soft_labels_with_absent_teachers(discount, scored):
-    """Soft labels of present and absent teachers, the latter's weights times discount^age."""
-    algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
+@pytest.mark.parametrize("scored", [True, False])
+def test_soft_labels_with_absent_teachers(scored):
+    """Absent teachers count as present ones do."""
+    algorithm = (FedAUX if scored else FedDF)(remember=True)
     scores = torch.rand(4, 5, generator=torch.Generator().manual_seed(8)) + 0.1
     memory = TeacherMemory()
     teach(memory, 1, c0=0)
@@ -160,9 +138,7 @@ def test_soft_labels_with_absent_teachers(discount, scored):
             memory=memory,
         )
     )
-    weights = torch.ones(4, 5) if not scored else scores.clone()
-    weights[0] *= discount**2
-    weights[2] *= discount
+    weights = scores if scored else torch.ones(4, 5)
     teachers = [kept(0), logits(1), kept(2), logits(3)]
     torch.testing.assert_close(result, soft_labels(torch.stack(teachers), weights))
     memory.commit(3, [1, 3])
@@ -191,10 +167,9 @@ def predict_some(asked, *own):
     return predict
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_teachers_with_a_small_share_predict_nothing(discount):
+def test_teachers_with_a_small_share_predict_nothing():
     """Their weights count as 0, those of the memory, too; the largest of a round always counts."""
-    algorithm, memory = FedAUX(discount=discount), TeacherMemory(discount=discount)
+    algorithm, memory = FedAUX(), TeacherMemory()
 
     def teach(round_, clients, min_share):
         asked = []
@@ -208,7 +183,7 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
             min_share=min_share,
         )
         labels = algorithm.soft_labels(ensemble)
-        assert processes.merges == 1  # one message about the ages of absent clients
+        assert processes.merges == 1  # one message about the absent clients
         return labels, asked
 
     def naive(weights, *teachers):
@@ -225,8 +200,8 @@ def test_teachers_with_a_small_share_predict_nothing(discount):
     # client 3 predicts where its share is large enough; client 2 is the largest of the round
     assert asked == [[0, 1, 2, 3, 4], [4]]
     weights = [
-        [discount * w for w in (0.90, 0.0, 0.40, 0.0, 0.25)],
-        [discount * w for w in (0.0, 0.90, 0.0, 0.0, 0.25)],  # 0.02 is below a tenth of 0.92
+        [0.90, 0.0, 0.40, 0.0, 0.25],
+        [0.0, 0.90, 0.0, 0.0, 0.25],  # 0.02 is below a tenth of 0.92
         [0.05, 0.05, 0.58, 0.9, 0.25],
         [0.0, 0.0, 0.0, 0.0, 0.25],
     ]
@@ -259,14 +234,13 @@ def naive_labels(weights, teachers, samples):
 @pytest.mark.parametrize("scored", [True, False])
 def test_each_round_draws_other_samples(scored, min_share):
     """Teachers predict what is drawn; absent ones have no part in what they have not predicted."""
-    discount = 0.5
-    algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
-    memory = TeacherMemory(discount=discount)
+    algorithm = (FedAUX if scored else FedDF)(remember=True)
+    memory = TeacherMemory()
     drawn = {1: [0, 1, 4], 2: [1, 3], 3: [0, 1, 2, 4]}
     clients = {1: [0, 2], 2: [1], 3: [3]}
     given = SCORES if scored else torch.ones(4, 5)
     teachers = {}  # logits by client and sample, of the last round of a client
-    last = {}
+    seen = set()
     for round_, samples in drawn.items():
         mask = torch.zeros(5, dtype=torch.bool)
         mask[samples] = True
@@ -281,18 +255,15 @@ def test_each_round_draws_other_samples(scored, min_share):
             drawn=mask,
         )
         found = algorithm.soft_labels(ensemble)
-        ages = {client: round_ - last[client] for client in last} | dict.fromkeys(
-            clients[round_], 0
-        )
-        weights = torch.stack([given[c] * discount ** ages.get(c, 0) for c in range(4)])
-        shares = weights / weights[list(ages)].sum(dim=0)
-        least = min(min_share, 0.5 / len(ages)) if scored else 0.0
+        seen |= {*clients[round_]}
+        weights = given
+        shares = weights / weights[list(seen)].sum(dim=0)
+        least = min(min_share, 0.5 / len(seen)) if scored else 0.0
         is_large = shares >= least
         is_large[clients[round_]] |= weights[clients[round_]] == weights[clients[round_]].amax(
             dim=0
         )
         for client in clients[round_]:
-            last[client] = round_
             own = logits(client)
             teachers[client] = {i: own[i] for i in samples if is_large[client, i]}
         counted = weights * is_large
@@ -409,7 +380,7 @@ def test_close_logits_far_from_0_keep_their_difference():
     memory = TeacherMemory()
     memory.remember(0, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
     memory.commit(1, [0])
-    [(_, _, remembered)] = absent(memory, 2)
+    [(_, remembered)] = absent(memory, 2)
     assert remembered[0].tolist() == pytest.approx([-1, 0, -3], abs=0.01)
 
 
@@ -451,14 +422,6 @@ def test_forgotten_clients_are_counted_in_each_round(tmp_path):
     assert [entry["memory/clients"] for entry in federation.history] == [1, 1]
     roomy = run(tmp_path, FedDF(remember=True), 1)
     assert roomy.history[0]["memory/forgotten"] == 0
-
-
-def test_an_invalid_discount():
-    for discount in (0.0, -0.5, 1.5):
-        with pytest.raises(ValueError, match=f"discount: got {discount}; expected to be above 0"):
-            FedAUX(remember=True, discount=discount)
-    with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
-        FedDF(discount=0.9)
 
 
 def test_the_longest_absent_are_forgotten_beyond_the_most_clients():

@@ -38,7 +38,7 @@ class PlainRounds:
     def __init__(self, federation):
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
-        self.memory = {}  # for each client its last round and its logits then
+        self.memory = {}  # for each client the logits of its last round
         self.own = {}  # for each client its BatchNorm in FedBN, its model in FedMD
 
     def run(self, round_, states):
@@ -129,30 +129,27 @@ class PlainRounds:
     def _soft_labels(self, round_, teachers, subset):
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
-        own = [(t.client, 1.0, self._predict(t.name, t.state, subset)) for t in teachers]
+        own = [(t.client, self._predict(t.name, t.state, subset)) for t in teachers]
         if isinstance(algorithm, DSFL):
-            mean = sum(logits.softmax(dim=-1) for *_, logits in own) / len(own)
+            mean = sum(logits.softmax(dim=-1) for _, logits in own) / len(own)
             return (mean / 0.1).softmax(dim=-1)
-        remembered = []
-        for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
-            last_round, logits = self.memory[client]
-            discount = algorithm.discount ** (round_ - last_round)
-            remembered.append((client, discount, logits[subset]))
+        absent = sorted(self.memory.keys() - {teacher.client for teacher in teachers})
+        remembered = [(client, self.memory[client][subset]) for client in absent]
         weighted, weight = torch.zeros(()), torch.zeros(())
         total, squares = torch.zeros(()), torch.zeros(())
-        for client, discount, logits in own + remembered:
+        for client, logits in own + remembered:
             score = torch.ones(len(self.data.distill_inputs)) if scores is None else scores[client]
             known = ~logits[:, 0].isnan()
-            weighted = weighted + (score[subset] * known * discount)[:, None] * logits.nan_to_num()
-            weight = weight + score[subset] * known * discount
-            total = total + score * discount
-            squares = squares + (score * discount).square()
+            weighted = weighted + (score[subset] * known)[:, None] * logits.nan_to_num()
+            weight = weight + score[subset] * known
+            total = total + score
+            squares = squares + score.square()
         self.effective_teachers = float((total.square() / squares).mean())
         if algorithm.remember:
-            for client, _, logits in own:
+            for client, logits in own:
                 everywhere = torch.full((len(self.data.distill_inputs), 10), torch.nan)
                 everywhere[subset] = unpack_logits(pack_logits(logits))
-                self.memory[client] = round_, everywhere
+                self.memory[client] = everywhere
         return (weighted / weight[:, None]).softmax(dim=-1)
 
 
@@ -213,8 +210,8 @@ class ComparePlain(FederationCallback):
         (FedDF(), False, 1.0),
         (FedDF(), True, 1.0),
         (paper_fedaux(), False, 1.0),
-        (paper_fedaux(remember=True, discount=0.9), False, 1.0),
-        (paper_fedaux(remember=True, discount=0.9), False, 0.6),
+        (paper_fedaux(remember=True), False, 1.0),
+        (paper_fedaux(remember=True), False, 0.6),
         (FedMD(), True, 0.5),
         (DSFL(), False, 1.0),
     ],

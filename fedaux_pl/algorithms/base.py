@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
+from fedaux_pl.algorithms.memory import TeacherMemory
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import (
     LinearClassifier,
@@ -323,7 +323,6 @@ class Algorithm:
     mu: float = 0.0
     scoring: Scoring | None = None
     remember: bool = False
-    max_absent: int = MAX_ABSENT
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -13,7 +13,6 @@ from fedaux_pl.algorithms.class_teacher import (
     send_classifier,
 )
 from fedaux_pl.algorithms.feddf import FedDF
-from fedaux_pl.algorithms.memory import MAX_ABSENT
 from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
@@ -77,9 +76,8 @@ class FedAUX(FedDF):
         privacy: Privacy = Privacy(),  # noqa: B008
         shrink: bool = True,
         remember: bool = True,
-        max_absent: int = MAX_ABSENT,
     ) -> None:
-        super().__init__(pretrained=True, remember=remember, max_absent=max_absent)
+        super().__init__(pretrained=True, remember=remember)
         self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
         if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(

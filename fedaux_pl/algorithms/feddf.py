@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
-from fedaux_pl.algorithms.memory import MAX_ABSENT
-from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import SoftLabelSum
 
 _LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
@@ -19,9 +17,7 @@ class FedDF(Algorithm):
 
     Args:
         remember: Whether absent clients keep teaching with the logits of the last round in which
-            they took part; false is the paper's method.
-        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
-            forgotten, of one round's clients any.
+            they took part, the 1,000 most recent ones; false is the paper's method.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -30,18 +26,9 @@ class FedDF(Algorithm):
 
     distills = True
 
-    def __init__(
-        self,
-        pretrained: bool = False,
-        remember: bool = False,
-        max_absent: int = MAX_ABSENT,
-    ) -> None:
+    def __init__(self, pretrained: bool = False, remember: bool = False) -> None:
         super().__init__(pretrained)
-        is_used = remember or max_absent == MAX_ABSENT
-        expected = "be at least 1, and only with remember true another than the default"
-        check_setting("max_absent", max_absent, max_absent >= 1 and is_used, expected)
         self.remember = remember
-        self.max_absent = max_absent
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
         """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""

@@ -19,7 +19,7 @@ from fedaux_pl.processes import Processes
 DEVICE_LIMIT = 2**30  # bytes of logits that stay on the device; the rest is moved to host memory
 LIMIT = 8 * 2**30  # bytes in all processes; beyond it, the longest absent clients are forgotten
 
-MAX_ABSENT = 1000  # clients in all processes that are remembered, unless a method has another limit
+MOST_CLIENTS = 1000  # that are remembered, in all processes
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TeacherMemory:
 
     device_limit: int = DEVICE_LIMIT
     limit: int = LIMIT
-    clients: int = MAX_ABSENT
+    most_clients: int = MOST_CLIENTS
     stored: dict[int, RememberedLogits] = field(default_factory=dict)
     forgotten: int = 0
     _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class TeacherMemory:
         everyone = sorted(processes.merge(entries).values())
         total = sum(size for *_, size in everyone)
         for index, (*_, client, size) in enumerate(everyone[:-1]):
-            if total <= self.limit and len(everyone) - index <= self.clients:
+            if total <= self.limit and len(everyone) - index <= self.most_clients:
                 break
             total -= size
             self.forgotten += self.stored.pop(client, None) is not None

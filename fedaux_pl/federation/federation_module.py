@@ -128,7 +128,7 @@ class FederationModule(LightningModule):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone
-        self.carried = CarriedState(TeacherMemory(clients=self.algorithm.max_absent))
+        self.carried = CarriedState(TeacherMemory())
         self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds

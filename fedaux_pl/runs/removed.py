@@ -9,4 +9,7 @@ from collections.abc import Mapping
 
 REMOVED: Mapping[str, str] = {
     "model.algorithm.discount": "remembered teachers count like those of the round: leave it out",
+    "model.algorithm.max_absent": (
+        "the 1,000 clients that took part most recently are remembered: leave it out"
+    ),
 }

@@ -425,7 +425,7 @@ def test_forgotten_clients_are_counted_in_each_round(tmp_path):
 
 
 def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
-    memory = TeacherMemory(clients=2)
+    memory = TeacherMemory(most_clients=2)
     teach(memory, 1, c5=5)
     teach(memory, 2, c1=1)
     teach(memory, 3, c0=0)
@@ -434,25 +434,10 @@ def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
 
 
 def test_a_round_of_too_many_clients_forgets_each_of_them_as_often():
-    memory, kept = TeacherMemory(clients=2), Counter()
+    memory, kept = TeacherMemory(most_clients=2), Counter()
     for round_ in range(1, 61):
         teach(memory, round_, c0=0, c1=1, c2=2, c3=3)
         kept.update(list(memory.stored))
         assert memory.forgotten == 2
     assert kept.total() == 120
     assert all(20 <= kept[client] <= 40 for client in range(4))
-
-
-def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):
-    for limit, expected in ((1, [1, 1]), (2, [2, 2])):
-        method = FedDF(remember=True, max_absent=limit)
-        federation = create(method, {"resnet8": 4}, participation=0.5)
-        fit(tmp_path, federation, 2)
-        assert [entry["memory/clients"] for entry in federation.history] == expected
-    for refused in ({"max_absent": 0}, {"max_absent": 5, "remember": False}):
-        with pytest.raises(
-            ValueError, match="expected to be at least 1, and only with remember true"
-        ):
-            FedAUX(**refused)
-    assert FedAUX(max_absent=7).max_absent == 7
-    assert FedAUX().settings()["max_absent"] == 1000

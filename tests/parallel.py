@@ -68,7 +68,6 @@ SCENARIOS = {
                 batch_size=16,
                 lr=1e-3,
                 augmentation="randaugment",
-                min_share=0.3,
                 blend="vote",
                 fraction=0.6,
             ),

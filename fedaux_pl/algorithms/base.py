@@ -76,8 +76,7 @@ class Round:
 class Ensemble:
     """The models of a round and their predictions on one part of the data.
 
-    ``predict`` returns f(x) of an architecture with given weights, shape (N, C); with the positions
-    of M samples as a third argument, shape (M, C).
+    ``predict`` returns f(x) of an architecture with given weights, shape (N, C).
     """
 
     round: Round  # the models
@@ -88,7 +87,6 @@ class Ensemble:
     part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
     memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
-    min_share: float = 0.0  # of the weights on a sample, with which a teacher predicts it
     drawn: Tensor | None = None  # which samples of the part these N are, bool; None for all
 
     @property
@@ -100,27 +98,21 @@ class Ensemble:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(
-        self, remember: bool = False, choose: Callable[[int], Tensor | None] = lambda _: None
-    ) -> Iterator[tuple[int, Tensor]]:
+    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
         do not depend on the number of processes. Every process must iterate to the end. With
-        ``remember`` it stores its own clients' logits in the memory. ``choose`` returns which
-        samples a client predicts, bool, shape (N,), None for all; logits of the others are 0 and
-        are not stored.
+        ``remember`` it stores its own clients' logits in the memory.
         """
         updates = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
             update = updates[client]
-            chosen = choose(client)
-            rows = [] if chosen is None else [chosen.nonzero().flatten()]
-            logits = self.predict(update.architecture, update.state, *rows)
+            logits = self.predict(update.architecture, update.state)
             if remember:
-                self.memory.remember(client, self.part, logits, self._among_all(chosen))
-            return [self.zeros().index_copy(0, rows[0], logits) if rows else logits]
+                self.memory.remember(client, self.part, logits, self.drawn)
+            return [logits]
 
         items = self.processes.in_order(
             self.clients, list(updates), compute, lambda _: [self.zeros()]
@@ -142,14 +134,6 @@ class Ensemble:
         )
         for client, [logits] in items:
             yield client, unpack_logits(logits)
-
-    def _among_all(self, chosen: Tensor | None) -> Tensor | None:
-        """Return which of all samples of the part are chosen, from which of these N are."""
-        if self.drawn is None:
-            return chosen
-        if chosen is None:
-            return self.drawn
-        return self.drawn.masked_scatter(self.drawn, chosen)
 
     def _take_drawn(self, packed: Tensor) -> Tensor:
         """Return the rows of these N of all samples of the part."""

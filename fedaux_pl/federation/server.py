@@ -271,10 +271,8 @@ class Server:
             labels = None if labels is None else labels[subset]
             size = len(subset)
 
-        def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
-            if subset is not None:
-                rows = subset if rows is None else subset[rows]
-            logits = self.predict(architecture, state, part, rows)
+        def predict(architecture: str, state: State) -> Tensor:
+            logits = self.predict(architecture, state, part, subset)
             on_prediction(logits)
             return logits
 
@@ -287,8 +285,6 @@ class Server:
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
-            # evaluations compare the votes of all teachers
-            min_share=self.settings.min_share if part == "distill" else 0.0,
             drawn=drawn,
         )
         return self.algorithm.soft_labels(ensemble)

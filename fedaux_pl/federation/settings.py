@@ -255,10 +255,6 @@ class Distillation(RoundTraining):
             loss is multiplied by tau^2 (Hinton et al. 2015).
         hard_labels: The weight, in [0, 1], of the cross-entropy with the labels of auxiliary data,
             for samples whose class is a private one by its name; the soft labels have the rest.
-        min_share: With methods that weight teachers by sample (FedAUX), a teacher predicts only
-            the samples on which it has at least this share of the weights, in [0, 1), or half of
-            their mean; its weight on the others is 0. A share such as 0.001 saves time and memory.
-            ``teachers/accuracy`` is that of all teachers on all samples.
         blend: lambda in [0, 1] of the server's new model, which is theta_avg + lambda (theta_dist -
             theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
             clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
@@ -274,7 +270,6 @@ class Distillation(RoundTraining):
     lr: float = 5e-5
     temperature: float = 1.0
     hard_labels: float = 0.0
-    min_share: float = 0.0
     blend: Blend = 1.0
     fraction: float = 1.0
 
@@ -282,8 +277,6 @@ class Distillation(RoundTraining):
         super()._check_options()
         is_allowed = is_positive(self.temperature)
         check_setting("temperature", self.temperature, is_allowed, "be a positive number")
-        is_allowed = is_fraction(self.min_share)
-        check_setting("min_share", self.min_share, is_allowed, "lie in [0, 1)")
         is_allowed = is_fraction(self.hard_labels) or self.hard_labels == 1
         check_setting("hard_labels", self.hard_labels, is_allowed, "lie in [0, 1]")
         blend = self.blend

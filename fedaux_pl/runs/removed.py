@@ -12,4 +12,7 @@ REMOVED: Mapping[str, str] = {
     "model.algorithm.max_absent": (
         "the 1,000 clients that took part most recently are remembered: leave it out"
     ),
+    "model.distillation.min_share": (
+        "every client's prediction counts: the option saved at most a third of a fast round"
+    ),
 }

@@ -7,10 +7,8 @@ import pytorch_lightning as pl
 import torch
 
 from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
-from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Privacy
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
 
@@ -88,16 +86,6 @@ class OneOfTwo(Processes):
         return own | {8: (1, 0, 8, 20), 9: (2, 0, 9, 20)}
 
 
-class Counted(Processes):
-    """Counts the messages."""
-
-    merges = 0
-
-    def merge(self, own):
-        self.merges += 1
-        return super().merge(own)
-
-
 def test_the_limit_is_that_of_all_processes():
     """Which clients are forgotten does not depend on the number of processes."""
     memory = TeacherMemory(limit=70)
@@ -155,71 +143,6 @@ SCORES = torch.tensor(  # of clients 0 to 3 on 5 samples
 )
 
 
-def predict_some(asked, *own):
-    """Predicts with these logits; ``asked`` gets the positions of the samples."""
-    teachers = iter(own)
-
-    def predict(_architecture, _state, rows=None):
-        asked.append(rows if rows is None else rows.tolist())
-        own = next(teachers)
-        return own if rows is None else own[rows]
-
-    return predict
-
-
-def test_teachers_with_a_small_share_predict_nothing():
-    """Their weights count as 0, those of the memory, too; the largest of a round always counts."""
-    algorithm, memory = FedAUX(), TeacherMemory()
-
-    def teach(round_, clients, min_share):
-        asked = []
-        ensemble = Ensemble(
-            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients], clients),
-            predict_some(asked, *map(logits, clients)),
-            (5, 3),
-            SCORES,
-            memory=memory,
-            processes=(processes := Counted()),
-            min_share=min_share,
-        )
-        labels = algorithm.soft_labels(ensemble)
-        assert processes.merges == 1  # one message about the absent clients
-        return labels, asked
-
-    def naive(weights, *teachers):
-        return soft_labels(torch.stack(teachers), torch.tensor(weights))
-
-    found, asked = teach(1, [0, 1], 0.1)
-    assert asked == [[0, 2, 4], [1, 3, 4]]
-    first = [[0.90, 0.0, 0.40, 0.0, 0.25], [0.0, 0.90, 0.0, 0.02, 0.25]]
-    torch.testing.assert_close(found, naive(first, logits(0), logits(1)))
-    memory.commit(1, [0, 1])
-    assert memory.bytes == 2 * (3 * (3 + 1) + 5)  # of the predicted samples, and which they are
-
-    found, asked = teach(2, [2, 3], 0.1)
-    # client 3 predicts where its share is large enough; client 2 is the largest of the round
-    assert asked == [[0, 1, 2, 3, 4], [4]]
-    weights = [
-        [0.90, 0.0, 0.40, 0.0, 0.25],
-        [0.0, 0.90, 0.0, 0.0, 0.25],  # 0.02 is below a tenth of 0.92
-        [0.05, 0.05, 0.58, 0.9, 0.25],
-        [0.0, 0.0, 0.0, 0.0, 0.25],
-    ]
-    expected = naive(weights, kept(0), kept(1), logits(2), logits(3))
-    torch.testing.assert_close(found, expected)
-    memory.discard()
-
-    # if a client with a large share is forgotten, nobody's missing logits count in its place
-    del memory.stored[1]
-    found, asked = teach(2, [3], 0.1)
-    assert asked == [[0, 1, 2, 3, 4]]  # it is the only client of the round
-    weights = [weights[0], SCORES[3].tolist()]
-    known = [0, 1, 2, 4]  # nobody has a weight on sample 3
-    expected = naive([[row[i] for i in known] for row in weights], kept(0)[known], logits(3)[known])
-    torch.testing.assert_close(found[known], expected)
-    torch.testing.assert_close(found[3], logits(3)[3].softmax(dim=0))
-
-
 def naive_labels(weights, teachers, samples):
     """The soft labels of these samples; ``teachers`` has logits by client and sample."""
     labels = []
@@ -230,9 +153,8 @@ def naive_labels(weights, teachers, samples):
     return torch.stack(labels)
 
 
-@pytest.mark.parametrize("min_share", [0.0, 0.1])
 @pytest.mark.parametrize("scored", [True, False])
-def test_each_round_draws_other_samples(scored, min_share):
+def test_each_round_draws_other_samples(scored):
     """Teachers predict what is drawn; absent ones have no part in what they have not predicted."""
     algorithm = (FedAUX if scored else FedDF)(remember=True)
     memory = TeacherMemory()
@@ -244,120 +166,33 @@ def test_each_round_draws_other_samples(scored, min_share):
     for round_, samples in drawn.items():
         mask = torch.zeros(5, dtype=torch.bool)
         mask[samples] = True
-        asked = []
+        predictions = iter([logits(client)[samples] for client in clients[round_]])
         ensemble = Ensemble(
             Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients[round_]]),
-            predict_some(asked, *(logits(client)[samples] for client in clients[round_])),
+            lambda architecture, state, own=predictions: next(own),
             (len(samples), 3),
             SCORES[:, samples] if scored else None,
             memory=memory,
-            min_share=min_share,
             drawn=mask,
         )
         found = algorithm.soft_labels(ensemble)
         seen |= {*clients[round_]}
         weights = given
-        shares = weights / weights[list(seen)].sum(dim=0)
-        least = min(min_share, 0.5 / len(seen)) if scored else 0.0
-        is_large = shares >= least
-        is_large[clients[round_]] |= weights[clients[round_]] == weights[clients[round_]].amax(
-            dim=0
-        )
         for client in clients[round_]:
             own = logits(client)
-            teachers[client] = {i: own[i] for i in samples if is_large[client, i]}
-        counted = weights * is_large
-        torch.testing.assert_close(found, naive_labels(counted, teachers, samples))
+            teachers[client] = {i: own[i] for i in samples}
+        torch.testing.assert_close(found, naive_labels(weights, teachers, samples))
         memory.commit(round_, clients[round_])
         for client in clients[round_]:  # as the memory keeps them
             teachers[client] = {i: kept(client)[i] for i in teachers[client]}
     assert memory.stored[0].logits["distill/chosen"].sum() <= 3
-    assert asked == [None] if not (scored and min_share) else [[0, 1, 2, 3]]
 
 
-def test_no_share_is_too_large_for_many_teachers_or_none():
-    """Of equal weights all count, however many; without a present client the memory teaches."""
-    asked, memory, equal = [], TeacherMemory(), torch.full((200, 5), 0.5)
-    updates = [Update(client, "resnet8", 1, 0.0, {}) for client in range(200)]
-    many = Ensemble(Round(1, updates), predict_some(asked, *[logits(0)] * 200), (5, 3), equal,
-        memory=memory, min_share=0.01)  # fmt: skip
-    FedAUX().soft_labels(many)
-    assert asked == [[0, 1, 2, 3, 4]] * 200
-    memory.commit(1, range(200))
-    none = Ensemble(Round(2, [], []), None, (5, 3), equal, memory=memory, min_share=0.01)
-    torch.testing.assert_close(FedAUX().soft_labels(none), kept(0).softmax(dim=1))
-
-
-def test_weights_that_are_equal_leave_no_sample_out():
-    for algorithm, scores in ((FedDF(), None), (FedAUX(), torch.full((2, 5), 0.5))):
-        asked, results = [], []
-        for min_share in (0.0, 0.5):
-            ensemble = Ensemble(
-                Round(1, [Update(c, "resnet8", 1, 0.0, {}) for c in (0, 1)]),
-                predict_some(asked, logits(0), logits(1)),
-                (5, 3),
-                scores,
-                min_share=min_share,
-            )
-            results.append(algorithm.soft_labels(ensemble))
-        assert torch.equal(*results)
-        assert asked == [None] * 4 if scores is None else asked[2:] == [[0, 1, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize("options", [{}, {"trained": "head"}, {"batchnorm_statistics": "batch"}])
-def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
-    """Soft labels are those of all predictions with small weights set to 0; a resume is exact."""
-    share = 0.3
-    federation, seen = few_predictions(share, options), []
-
-    class Compare(pl.Callback):
-        def on_train_start(self, trainer, federation):
-            server = federation.server
-            predict, memory = server.predict, federation.carried.memory
-            soft_labels_of = server.soft_labels
-
-            def compare(round_):
-                stored, ages = dict(memory.stored), {u.client: 0 for u in round_.updates}
-                teachers = {
-                    u.client: predict(u.architecture, u.state, "distill") for u in round_.updates
-                }
-                for client in set(stored) - set(ages):
-                    teachers[client] = unpack_logits(stored[client].packed("distill"))
-                clients = list(teachers)
-                weights = round_.scores["distill"][clients]
-                top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
-                chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
-                chosen[: len(ages)] |= top
-                chosen &= ~torch.stack(list(teachers.values()))[..., 0].isnan()
-                seen.append(float(chosen.float().mean()))
-                expected = soft_labels(
-                    torch.stack(list(teachers.values())).nan_to_num(), weights * chosen
-                )
-                found = soft_labels_of(round_)
-                torch.testing.assert_close(found, expected)
-                return found
-
-            object.__setattr__(server, "soft_labels", compare)
-
-    fit(tmp_path, federation, 3, callbacks=[Compare()])
-    assert len(seen) == 3
-    assert all(0.2 < part < 0.9 for part in seen)
-    assert federation.history[-1]["memory/clients"] > 2
-    part = few_predictions(share, options)
-    fit(tmp_path, part, 2).save_checkpoint(tmp_path / "two.ckpt")
-    rest = few_predictions(share, options)
-    fit(tmp_path, rest, 3, ckpt_path=tmp_path / "two.ckpt")
-    assert_same(weights(rest), weights(federation))
-    assert measured(rest) == measured(federation)
-    # a round in which no site has answered: the memory teaches alone
-    nobody = Round(4, [], [], scores=rest.scores)
-    assert rest.server.evaluate(nobody).keys() == {"teachers/accuracy"}
-
-
-def few_predictions(share, options):
-    distillation = Distillation(batch_size=16, lr=1e-3, min_share=share)
-    given = {"clients": {"resnet8": 4}, "participation": 0.5, "distillation": distillation}
-    return create(FedAUX(privacy=Privacy(epsilon=None)), **given | options)
+def test_without_an_answer_the_memory_teaches_alone():
+    memory = TeacherMemory()
+    teach(memory, 1, c0=0)
+    nobody = Ensemble(Round(2, [], []), None, (5, 3), torch.ones(4, 5), memory=memory)
+    torch.testing.assert_close(FedAUX().soft_labels(nobody), kept(0).softmax(dim=1))
 
 
 @pytest.mark.parametrize("scale", [1.0, 70_000.0, 1e6])

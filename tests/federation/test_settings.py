@@ -74,7 +74,6 @@ def test_defaults(settings, epochs, batch_size, lr):
         ),
         (Distillation, {"temperature": 0}, "distillation.temperature: got .*a positive number"),
         (Distillation, {"hard_labels": 1.5}, r"distillation.hard_labels: got .*in \[0, 1\]"),
-        (Distillation, {"min_share": 1.0}, r"distillation.min_share: got .* to lie in \[0, 1\)"),
         (Distillation, {"fraction": 0.0}, r"distillation.fraction: got 0.0; .* lie in \(0, 1\]"),
         (Distillation, {"fraction": 1.5}, r"distillation.fraction: got 1.5; .* lie in \(0, 1\]"),
         (Distillation, {"fraction": "all"}, "distillation.fraction: got 'all'; expected to lie in"),

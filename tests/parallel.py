@@ -69,7 +69,6 @@ SCENARIOS = {
                 lr=1e-3,
                 augmentation="randaugment",
                 blend="vote",
-                fraction=0.6,
             ),
         },
         2,
@@ -94,6 +93,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
             private=private,
             auxiliary=FewDigits(auxiliary=42),
             validation_fraction=0.2 if scenario == "FedAUX" else 0.0,
+            distill_fraction=0.6 if scenario == "FedAUX" else 1.0,
         ),
         ckpt_path,
         # figures are slow: only FedAUX's, and not again when it is resumed in another folder

@@ -69,7 +69,6 @@ class Round:
     seed: int = 0  # for methods that sample
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) on the parts of the data
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # of a teacher made of releases
-    subset: Tensor | None = None  # positions in D_distill of the samples to distill; None for all
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ class Ensemble:
     part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
     memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
-    drawn: Tensor | None = None  # which samples of the part these N are, bool; None for all
 
     @property
     def clients(self) -> Sequence[int]:
@@ -111,7 +109,7 @@ class Ensemble:
             update = updates[client]
             logits = self.predict(update.architecture, update.state)
             if remember:
-                self.memory.remember(client, self.part, logits, self.drawn)
+                self.memory.remember(client, self.part, logits)
             return [logits]
 
         items = self.processes.in_order(
@@ -121,24 +119,16 @@ class Ensemble:
             yield client, logits
 
     def absent_teachers(self) -> Iterator[tuple[int, Tensor]]:
-        """The id and the remembered logits of each absent client, as ``predictions``.
-
-        Logits are NaN on samples that the client has not predicted.
-        """
+        """The id and the remembered logits of each absent client, as ``predictions``."""
         absent = self.memory.absent(self.part, self.round.clients)  # of this process
         items = self.processes.in_order(
             self.absent_clients,
             list(absent),
-            compute=lambda client: [self._take_drawn(absent[client].packed(self.part))],
+            compute=lambda client: [absent[client].logits[self.part].to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
             yield client, unpack_logits(logits)
-
-    def _take_drawn(self, packed: Tensor) -> Tensor:
-        """Return the rows of these N of all samples of the part."""
-        packed = packed.to(self.processes.device)
-        return packed if self.drawn is None else packed[self.drawn]
 
     @cached_property
     def absent_clients(self) -> list[int]:

@@ -12,8 +12,7 @@ class DSFL(FedMD):
 
     Clients with different classes disagree, and p(x) says little. A small T reduces its entropy
     (entropy reduction aggregation). All else is as in ``FedMD``. Itahara et al. exchange
-    predictions on a new part of the public data in every round; ``distillation.fraction`` draws one
-    every 10 rounds.
+    predictions on a new part of the public data in every round.
 
     Args:
         temperature: T, above 0.

@@ -1,6 +1,6 @@
 """FedAUX (Sattler et al. 2021): FedDF+P whose teachers are weighted by private certainty scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -114,18 +114,13 @@ class FedAUX(FedDF):
         holders = class_holders(released)
         return {name: holders.to(rows) @ rows.T for name, rows in labels.items()}
 
-    def add_further_teachers(
-        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int], unknown: Tensor
-    ) -> None:
+    def add_further_teachers(self, total: SoftLabelSum, ensemble: Ensemble) -> None:
         """Let the teacher of the statistics speak for clients that do not teach."""
         if ensemble.labels is None or ensemble.scores is None:
             return
         absent = torch.ones(len(ensemble.scores), device=ensemble.scores.device)
-        absent[list(teachers)] = 0
-        weights = absent @ ensemble.scores
-        if ensemble.drawn is not None:  # for clients that have not predicted a sample, too
-            weights = weights + unknown.to(weights)
-        total.add(ensemble.labels.clamp(min=_LEAST).log(), weights)
+        absent[[*ensemble.clients, *ensemble.absent_clients]] = 0
+        total.add(ensemble.labels.clamp(min=_LEAST).log(), absent @ ensemble.scores)
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor:
         """s_i(x), which makes the soft labels A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3)."""

@@ -1,8 +1,5 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
@@ -32,27 +29,13 @@ class FedDF(Algorithm):
         total = SoftLabelSum()
         for client, logits in ensemble.predictions(self.remember):
             total.add(logits, self.teacher_weights(client, ensemble))
-        unknown = torch.zeros(ensemble.shape[0], device=ensemble.processes.device)
         for client, logits in ensemble.absent_teachers():
-            weights = self.teacher_weights(client, ensemble)
-            weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
-            if ensemble.drawn is not None:  # else it has predicted all
-                is_known = ~logits[:, 0].isnan()
-                unknown = unknown + weights * ~is_known
-                weights = weights * is_known
-                logits = logits.nan_to_num()
-            total.add(logits, weights)
-        teachers = [*ensemble.clients, *ensemble.absent_clients]
-        self.add_further_teachers(total, ensemble, teachers, unknown)
+            total.add(logits, self.teacher_weights(client, ensemble))
+        self.add_further_teachers(total, ensemble)
         return total.result()
 
-    def add_further_teachers(
-        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int], unknown: Tensor
-    ) -> None:
-        """Add teachers that are not clients; ``teachers`` are the clients that teach.
-
-        ``unknown`` is the sum of v_i(x) of those that have not predicted x, shape (N,).
-        """
+    def add_further_teachers(self, total: SoftLabelSum, ensemble: Ensemble) -> None:
+        """Add teachers that are not clients."""
 
     def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
         """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""

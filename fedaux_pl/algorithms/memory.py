@@ -13,7 +13,6 @@ from zlib import crc32
 from torch import Tensor
 
 from fedaux_pl.functional import pack_logits
-from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
 DEVICE_LIMIT = 2**30  # bytes of logits that stay on the device; the rest is moved to host memory
@@ -26,17 +25,11 @@ MOST_CLIENTS = 1000  # that are remembered, in all processes
 class RememberedLogits:
     """The logits of one client in the last round in which it took part.
 
-    ``logits`` holds f_i(x) by the name of the data, see ``pack_logits``. Where a client has
-    predicted some of the samples only, ``<name>/chosen`` says which, bool, shape (N,).
+    ``logits`` holds f_i(x) by the name of the data, see ``pack_logits``.
     """
 
     round: int
     logits: Mapping[str, Tensor]
-
-    def packed(self, part: str) -> Tensor:
-        """The logits on all samples; those without a prediction are marked."""
-        chosen = self.logits.get(f"{part}/chosen")
-        return self.logits[part] if chosen is None else spread_packed(self.logits[part], chosen)
 
 
 @dataclass(eq=False)
@@ -56,17 +49,9 @@ class TeacherMemory:
     forgotten: int = 0
     _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
-    def remember(
-        self, client: int, part: str, logits: Tensor, chosen: Tensor | None = None
-    ) -> None:
-        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``.
-
-        ``chosen`` says which samples they belong to, bool, shape (N,); None for all.
-        """
-        pending = self._pending.setdefault(client, {})
-        pending[part] = pack_logits(logits)
-        if chosen is not None:
-            pending[f"{part}/chosen"] = chosen
+    def remember(self, client: int, part: str, logits: Tensor) -> None:
+        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``."""
+        self._pending.setdefault(client, {})[part] = pack_logits(logits)
 
     def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
         """The memory of this process's absent clients that have logits on one part of the data."""

@@ -20,5 +20,4 @@ class SeedPurpose(IntEnum):
     ENSEMBLE = 23
     FINE_TUNING = 24
     DIGESTION = 25
-    DISTILLED_SUBSET = 26
     PRETRAINING = 30

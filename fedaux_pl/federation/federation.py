@@ -37,7 +37,6 @@ from fedaux_pl.functional import (
     derive_seed,
     fit_linear_head,
     sample_clients,
-    subset_size,
 )
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import TrainerFn
@@ -359,8 +358,7 @@ class Federation(FederationModule):
         votes = round_metrics.vote_traffic(self.metrics, self.students.state_dict())
         models = round_metrics.model_bytes(updates, self.head_only)
         if not self.algorithm.sends_weights:  # predictions, and soft labels back
-            samples = subset_size(len(self.data.distill_inputs), self.distillation.fraction)
-            models = 4 * len(updates) * samples * len(self.classes)
+            models = 4 * len(updates) * len(self.data.distill_inputs) * len(self.classes)
         self.metrics |= round_metrics.traffic(
             updates, payloads, models, self.processes, before, votes
         )

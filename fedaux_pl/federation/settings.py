@@ -259,9 +259,6 @@ class Distillation(RoundTraining):
             theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
             clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
             they hold out (``data.validation_fraction``, or validation data of the source).
-        fraction: The fraction of D_distill, in (0, 1], that a round distills on: teachers predict a
-            random part alone, another one every 10 rounds. Absent teachers have no vote on samples
-            that they have not predicted.
     """
 
     option: ClassVar[str] = "distillation"
@@ -271,7 +268,6 @@ class Distillation(RoundTraining):
     temperature: float = 1.0
     hard_labels: float = 0.0
     blend: Blend = 1.0
-    fraction: float = 1.0
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -282,8 +278,6 @@ class Distillation(RoundTraining):
         blend = self.blend
         is_allowed = blend in ("vote", 1) or (not isinstance(blend, str) and is_fraction(blend))
         check_setting("blend", self.blend, is_allowed, "lie in [0, 1], or be vote")
-        is_allowed = is_positive(self.fraction) and self.fraction <= 1
-        check_setting("fraction", self.fraction, is_allowed, "lie in (0, 1]")
 
 
 @dataclass(frozen=True)

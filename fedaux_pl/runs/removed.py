@@ -15,4 +15,7 @@ REMOVED: Mapping[str, str] = {
     "model.distillation.min_share": (
         "every client's prediction counts: the option saved at most a third of a fast round"
     ),
+    "model.distillation.fraction": (
+        "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
+    ),
 }

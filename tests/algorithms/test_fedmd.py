@@ -5,11 +5,10 @@ import torch
 
 from fedaux_pl.algorithms import DSFL, Ensemble, FedAvg, FedMD, Round, Update
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.settings import Distillation
 from fedaux_pl.functional.communication import state_bytes
 from tests.algorithms.test_payload import assert_same_states
 from tests.federation.test_resume import fit_saving
-from tests.federations import assert_same, create, fit, measured, run, weights
+from tests.federations import assert_same, create, fit, measured, run, split, weights
 
 TWO = {"resnet8": 2, "shufflenet": 1}
 
@@ -41,7 +40,7 @@ def test_a_round_sends_predictions_in_place_of_models(tmp_path):
         assert entry["bytes/up"] == entry["bytes/down"] == 2 * public * 10 * 4
     each = state_bytes(plain.students["resnet8"].state_dict())
     assert plain.history[0]["bytes/up"] == 2 * each
-    half = run(tmp_path, FedMD(), 1, participation=0.7, distillation=Distillation(fraction=0.5))
+    half = run(tmp_path, FedMD(), 1, split(3, distill_fraction=0.5), participation=0.7)
     assert half.history[0]["bytes/up"] == 2 * round(public / 2) * 10 * 4
     [sent, kept] = [line for line in federation.privacy() if line.startswith("NOT private")]
     assert "the predictions on public data and training losses" in sent

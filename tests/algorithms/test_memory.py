@@ -143,51 +143,6 @@ SCORES = torch.tensor(  # of clients 0 to 3 on 5 samples
 )
 
 
-def naive_labels(weights, teachers, samples):
-    """The soft labels of these samples; ``teachers`` has logits by client and sample."""
-    labels = []
-    for sample in samples:
-        known = [client for client in teachers if sample in teachers[client]]
-        total = sum(weights[client][sample] * teachers[client][sample] for client in known)
-        labels.append((total / sum(weights[client][sample] for client in known)).softmax(dim=0))
-    return torch.stack(labels)
-
-
-@pytest.mark.parametrize("scored", [True, False])
-def test_each_round_draws_other_samples(scored):
-    """Teachers predict what is drawn; absent ones have no part in what they have not predicted."""
-    algorithm = (FedAUX if scored else FedDF)(remember=True)
-    memory = TeacherMemory()
-    drawn = {1: [0, 1, 4], 2: [1, 3], 3: [0, 1, 2, 4]}
-    clients = {1: [0, 2], 2: [1], 3: [3]}
-    given = SCORES if scored else torch.ones(4, 5)
-    teachers = {}  # logits by client and sample, of the last round of a client
-    seen = set()
-    for round_, samples in drawn.items():
-        mask = torch.zeros(5, dtype=torch.bool)
-        mask[samples] = True
-        predictions = iter([logits(client)[samples] for client in clients[round_]])
-        ensemble = Ensemble(
-            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients[round_]]),
-            lambda architecture, state, own=predictions: next(own),
-            (len(samples), 3),
-            SCORES[:, samples] if scored else None,
-            memory=memory,
-            drawn=mask,
-        )
-        found = algorithm.soft_labels(ensemble)
-        seen |= {*clients[round_]}
-        weights = given
-        for client in clients[round_]:
-            own = logits(client)
-            teachers[client] = {i: own[i] for i in samples}
-        torch.testing.assert_close(found, naive_labels(weights, teachers, samples))
-        memory.commit(round_, clients[round_])
-        for client in clients[round_]:  # as the memory keeps them
-            teachers[client] = {i: kept(client)[i] for i in teachers[client]}
-    assert memory.stored[0].logits["distill/chosen"].sum() <= 3
-
-
 def test_without_an_answer_the_memory_teaches_alone():
     memory = TeacherMemory()
     teach(memory, 1, c0=0)

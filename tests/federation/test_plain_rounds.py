@@ -11,15 +11,11 @@ import torch.nn.functional as F
 from fedaux_pl.algorithms import DSFL, FedAvg, FedBN, FedDF, FedMD
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.data import Digits, InMemory
-from fedaux_pl.engine import SeedPurpose
 from fedaux_pl.errors import DataError
-from fedaux_pl.federation import server
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import (
-    derive_seed,
     distillation_loss,
     pack_logits,
-    sample_subset,
     unpack_logits,
 )
 from fedaux_pl.modules.optimizers import OptimizerSettings
@@ -63,13 +59,11 @@ class PlainRounds:
         if exchanges_models:
             students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
-            subset = self._subset(round_)
-            targets = self._soft_labels(round_, teachers, subset)
+            targets = self._soft_labels(round_, teachers)
 
             def distill(name, state):
                 batches = self.data.distill_batches(
                     targets, distillation.batch_size, round_, distillation.hard_labels > 0,
-                    subset if distillation.fraction < 1 else None,
                     augmentation=distillation.augment,
                 )  # fmt: skip
                 return self._train(name, state, distillation, batches, round_)
@@ -111,46 +105,32 @@ class PlainRounds:
                 optimizer.step()
         return {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
 
-    def _subset(self, round_):
-        count = len(self.data.distill_inputs)
-        fraction = self.federation.distillation.fraction
-        if fraction == 1:
-            return torch.arange(count)
-        period = (round_ - 1) // server.PERIOD
-        seed = derive_seed(self.federation.seed, SeedPurpose.DISTILLED_SUBSET, period)
-        return sample_subset(count, fraction, seed)
-
     @torch.no_grad()
-    def _predict(self, name, state, subset):
+    def _predict(self, name, state):
         model = self.models[name].eval()
         model.load_state_dict(state)
-        return model(self.data.distill_inputs[subset]).float()
+        return model(self.data.distill_inputs).float()
 
-    def _soft_labels(self, round_, teachers, subset):
+    def _soft_labels(self, round_, teachers):
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
-        own = [(t.client, self._predict(t.name, t.state, subset)) for t in teachers]
+        own = [(t.client, self._predict(t.name, t.state)) for t in teachers]
         if isinstance(algorithm, DSFL):
             mean = sum(logits.softmax(dim=-1) for _, logits in own) / len(own)
             return (mean / 0.1).softmax(dim=-1)
         absent = sorted(self.memory.keys() - {teacher.client for teacher in teachers})
-        remembered = [(client, self.memory[client][subset]) for client in absent]
-        weighted, weight = torch.zeros(()), torch.zeros(())
-        total, squares = torch.zeros(()), torch.zeros(())
+        remembered = [(client, self.memory[client]) for client in absent]
+        weighted, total, squares = torch.zeros(()), torch.zeros(()), torch.zeros(())
         for client, logits in own + remembered:
             score = torch.ones(len(self.data.distill_inputs)) if scores is None else scores[client]
-            known = ~logits[:, 0].isnan()
-            weighted = weighted + (score[subset] * known)[:, None] * logits.nan_to_num()
-            weight = weight + score[subset] * known
+            weighted = weighted + score[:, None] * logits
             total = total + score
             squares = squares + score.square()
         self.effective_teachers = float((total.square() / squares).mean())
         if algorithm.remember:
             for client, logits in own:
-                everywhere = torch.full((len(self.data.distill_inputs), 10), torch.nan)
-                everywhere[subset] = unpack_logits(pack_logits(logits))
-                self.memory[client] = everywhere
-        return (weighted / weight[:, None]).softmax(dim=-1)
+                self.memory[client] = unpack_logits(pack_logits(logits))
+        return (weighted / total[:, None]).softmax(dim=-1)
 
 
 def batch_norm_entries(model):
@@ -217,11 +197,8 @@ class ComparePlain(FederationCallback):
     ],
     ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction", "FedMD", "DSFL"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(
-    algorithm, changed, fraction, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(server, "PERIOD", 1)
-    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3, "fraction": fraction}
+def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction, tmp_path):
+    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
     distilled |= local
     if changed:
         local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
@@ -235,7 +212,8 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(
         local=LocalTraining(**local),
         distillation=Distillation(**distilled),
     )
-    compared, data = ComparePlain(), federations.split(4, auxiliary=partly_labeled())
+    data = federations.split(4, auxiliary=partly_labeled(), distill_fraction=fraction)
+    compared = ComparePlain()
     federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.memory import TeacherMemory
+from fedaux_pl.algorithms.memory import TeacherMemory, absent_clients, remember
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import (
     LinearClassifier,
@@ -79,12 +79,12 @@ class Ensemble:
     """
 
     round: Round  # the models
-    predict: Callable[..., Tensor]
+    predict: Callable[[str, State], Tensor]
     shape: tuple[int, int] = (0, 0)  # (N, C), the shape of a prediction
     scores: Tensor | None = None  # s_i(x) of every client, shape (n, N)
     labels: Tensor | None = None  # p(c | x), shape (N, C), of a teacher made of releases
     part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
-    memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
+    memory: TeacherMemory = field(default_factory=dict)  # absent clients teach from it
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
 
     @property
@@ -96,20 +96,20 @@ class Ensemble:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(self, remember: bool = False) -> Iterator[tuple[int, Tensor]]:
+    def predictions(self, remembers: bool = False) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
-        do not depend on the number of processes. Every process must iterate to the end. With
-        ``remember`` it stores its own clients' logits in the memory.
+        do not depend on the number of processes. Every process must iterate to the end. If it
+        ``remembers``, the logits are kept for rounds in which the client is absent.
         """
         updates = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
             update = updates[client]
             logits = self.predict(update.architecture, update.state)
-            if remember:
-                self.memory.remember(client, self.part, logits)
+            if remembers:
+                remember(self.memory, client, self.round.number, self.part, logits)
             return [logits]
 
         items = self.processes.in_order(
@@ -118,13 +118,14 @@ class Ensemble:
         for client, [logits] in items:
             yield client, logits
 
-    def absent_teachers(self) -> Iterator[tuple[int, Tensor]]:
-        """The id and the remembered logits of each absent client, as ``predictions``."""
-        absent = self.memory.absent(self.part, self.round.clients)  # of this process
+    def teachers(self, remembers: bool) -> Iterator[tuple[int, Tensor]]:
+        """The ``predictions``, and then those of the remembered clients, which are absent."""
+        yield from self.predictions(remembers)
+        absent = self.absent_clients
         items = self.processes.in_order(
-            self.absent_clients,
-            list(absent),
-            compute=lambda client: [absent[client].logits[self.part].to(self.processes.device)],
+            absent,
+            [client for client in absent if client in self.memory],
+            compute=lambda i: [self.memory[i].logits[self.part].to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
@@ -132,8 +133,8 @@ class Ensemble:
 
     @cached_property
     def absent_clients(self) -> list[int]:
-        """The ids of the absent clients that are remembered, of all processes, in order."""
-        return sorted(self.memory.last_rounds(self.part, self.round.clients, self.processes))
+        """The ids of the remembered clients that are absent, of all processes, in order."""
+        return absent_clients(self.memory, self.part, self.clients, self.processes)
 
 
 @dataclass(frozen=True)

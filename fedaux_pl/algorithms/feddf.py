@@ -1,5 +1,7 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
@@ -25,18 +27,13 @@ class FedDF(Algorithm):
         self.remember = remember
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
-        """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
+        """softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)) over the teachers i, shape (N, C)."""
         total = SoftLabelSum()
-        for client, logits in ensemble.predictions(self.remember):
-            total.add(logits, self.teacher_weights(client, ensemble))
-        for client, logits in ensemble.absent_teachers():
-            total.add(logits, self.teacher_weights(client, ensemble))
-        self.add_further_teachers(total, ensemble)
+        for logits, weights in self.teachers(ensemble):
+            total.add(logits, weights)
         return total.result()
 
-    def add_further_teachers(self, total: SoftLabelSum, ensemble: Ensemble) -> None:
-        """Add teachers that are not clients."""
-
-    def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
-        """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""
-        return None
+    def teachers(self, ensemble: Ensemble) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield each teacher's logits f_i(x), shape (N, C), and s_i(x), shape (N,), None for 1."""
+        for _, logits in ensemble.teachers(self.remember):
+            yield logits, None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl._version import __version__
-from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.algorithms import Algorithm, RememberedTeacher
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import Examples, FederatedDataModule, augmentation
@@ -128,7 +128,7 @@ class FederationModule(LightningModule):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone
-        self.carried = CarriedState(TeacherMemory())
+        self.carried = CarriedState()
         self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
@@ -434,9 +434,7 @@ class FederationModule(LightningModule):
         if self._round_start is not None and steps.processed < steps.ready:
             weights, carried = self._round_start
             checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
-        memory: dict[int, Any] = {}
-        if self.algorithm.remember:
-            memory = self.processes.merge(carried.memory.state_dict())
+        remembered = {client: dict(vars(teacher)) for client, teacher in carried.memory.items()}
         checkpoint["federation"] = {
             "format": checkpoints.FORMAT,
             "version": __version__,
@@ -460,7 +458,7 @@ class FederationModule(LightningModule):
             },
             "privacy": self.privacy(),
             **vars(carried),
-            "memory": memory,
+            "memory": self.processes.merge(remembered),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -495,7 +493,9 @@ class FederationModule(LightningModule):
             setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it
         remembered = self.processes.local(sorted(content["memory"].items()))
-        self.carried.memory.load_state_dict(dict(remembered))
+        self.carried.memory = {
+            client: RememberedTeacher(**teacher) for client, teacher in remembered
+        }
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

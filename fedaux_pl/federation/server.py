@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
+from fedaux_pl.algorithms.memory import absent_clients
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
@@ -166,7 +167,6 @@ class Server:
 
     def soft_labels(self, round_: Round) -> Tensor:
         """Return the soft labels on D_distill, shape (N, C)."""
-        self.context.carried.memory.discard()  # the logits of a failed round
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
             soft_labels = self._aggregate(round_, "distill", lambda _: stage.update(1))
         if bool(soft_labels.isnan().any()):
@@ -220,8 +220,10 @@ class Server:
 
     def _effective_teachers(self, round_: Round) -> float:
         """Return the mean over D_distill of 1 / sum_i w_i(x)^2, remembered teachers included."""
-        memory = self.context.carried.memory
-        absent = sorted(memory.last_rounds("distill", round_.clients, self.context.processes))
+        context = self.context
+        absent = absent_clients(
+            context.carried.memory, "distill", round_.clients, context.processes
+        )
         scores = round_.scores["distill"][[*round_.clients, *absent]]
         weights = scores / scores.sum(dim=0).clamp(min=_LEAST)
         return float((1 / weights.square().sum(dim=0)).mean())

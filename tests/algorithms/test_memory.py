@@ -3,80 +3,95 @@
 from collections import Counter
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
+from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, Update, memory
+from fedaux_pl.algorithms.memory import absent_clients, forget, remember
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
+
+ALONE = Processes()
 
 
 def logits(seed, count=5, classes=3):
     return torch.randn(count, classes, generator=torch.Generator().manual_seed(seed))
 
 
-def teach(memory, round_, **seeds):
-    """A round in which clients c0, c1 ... teach with logits of these seeds."""
-    for name, seed in seeds.items():
-        memory.remember(int(name[1:]), "distill", logits(seed))
-    memory.commit(round_, [int(name[1:]) for name in seeds])
-
-
-def absent(memory, round_, present=(), part="distill"):
-    """What an ensemble of this round finds in the memory."""
-    empty = Round(round_, [], clients=list(present))
-    ensemble = Ensemble(empty, lambda *_: torch.empty(0), (5, 3), part=part, memory=memory)
-    return list(ensemble.absent_teachers())
-
-
 def kept(seed):
-    """The logits of a seed as the memory keeps them."""
+    """The logits of a seed as they are remembered."""
     return unpack_logits(pack_logits(logits(seed)))
 
 
+def teach(teachers, round_, *clients):
+    """A round in which clients teach with logits of their numbers; returns how many are dropped."""
+    for client in clients:
+        remember(teachers, client, round_, "distill", logits(client))
+    return forget(teachers, round_, clients, ALONE)
+
+
+def absent(teachers, present=(), part="distill"):
+    """The absent clients that an ensemble hears, with their logits."""
+    updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in present]
+    ensemble = Ensemble(Round(9, updates), lambda *_: logits(0), (5, 3), part=part, memory=teachers)
+    found = list(ensemble.teachers(remembers=False))
+    assert [client for client, _ in found[: len(present)]] == list(present)
+    return dict(found[len(present) :])
+
+
 def test_the_last_logits_are_stored_in_bytes():
-    memory = TeacherMemory()
-    teach(memory, 1, c2=2, c0=0)
-    teach(memory, 2, c2=9)
-    found = absent(memory, 4)
-    assert [client for client, _ in found] == [0, 2]
-    assert torch.equal(found[0][1], kept(0))
-    assert torch.equal(found[1][1], kept(9))
-    assert memory.bytes == 2 * 5 * (3 + 1)
+    teachers = {}
+    teach(teachers, 1, 2, 0)
+    remember(teachers, 2, 2, "distill", logits(9))
+    found = absent(teachers)
+    assert list(found) == [0, 2]
+    assert torch.equal(found[0], kept(0))
+    assert torch.equal(found[2], kept(9))
+    assert sum(teacher.bytes for teacher in teachers.values()) == 2 * 5 * (3 + 1)
+
+
+def test_the_logits_of_a_round_on_all_data_are_stored():
+    teachers = {}
+    remember(teachers, 0, 1, "distill", logits(0))
+    remember(teachers, 0, 1, "evaluation", logits(1))
+    assert torch.equal(absent(teachers, part="evaluation")[0], kept(1))
+    assert torch.equal(absent(teachers)[0], kept(0))
+    remember(teachers, 0, 2, "distill", logits(2))
+    assert not absent(teachers, part="evaluation")  # of a model that was replaced
 
 
 def test_only_absent_clients_are_returned():
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0, c1=1)
-    assert [client for client, _ in absent(memory, 2, present=[1, 5])] == [0]
-    assert not absent(memory, 2, part="test")
-
-
-def test_a_failed_round_leaves_the_memory_unchanged():
-    memory = TeacherMemory()
-    memory.remember(0, "distill", logits(0))
-    memory.discard()
-    memory.commit(1, [])
-    assert not memory.stored
+    teachers = {}
+    teach(teachers, 1, 0, 1)
+    assert list(absent(teachers, present=[1, 5])) == [0]
 
 
 def test_a_client_of_another_process_is_forgotten_here():
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0, c1=1)
-    memory.commit(2, [0])
-    assert set(memory.stored) == {1}
+    teachers = {}
+    teach(teachers, 1, 0, 1)
+    assert forget(teachers, 2, [0], ALONE) == 0
+    assert set(teachers) == {1}
 
 
-def test_the_longest_absent_client_is_forgotten_first():
-    memory = TeacherMemory(limit=2 * 5 * 4)
-    for round_, client in enumerate((7, 3, 5)):
-        teach(memory, round_, **{f"c{client}": client})
-    assert set(memory.stored) == {3, 5}
-    assert memory.forgotten == 1
-    teach(memory, 3, c5=0)
-    assert memory.forgotten == 0  # by this round
+def test_the_longest_absent_client_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_BYTES", 2 * 5 * 4)
+    teachers = {}
+    dropped = [teach(teachers, round_, client) for round_, client in enumerate((7, 3, 5))]
+    assert dropped == [0, 0, 1]
+    assert set(teachers) == {3, 5}
+    assert teach(teachers, 3, 5) == 0
+
+
+def test_large_logits_are_moved_to_the_host(monkeypatch):
+    """Those of a GPU; here, tensors of the device "meta" would have no values to move."""
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor) or tensor)
+    remember({}, 0, 1, "distill", logits(0))
+    assert not moved
+    monkeypatch.setattr(memory, "DEVICE_BYTES", 1000 * 5 * 4 - 1)
+    remember({}, 0, 1, "distill", logits(0))
+    assert len(moved) == 1
 
 
 class OneOfTwo(Processes):
@@ -85,26 +100,20 @@ class OneOfTwo(Processes):
     def merge(self, own):
         return own | {8: (1, 0, 8, 20), 9: (2, 0, 9, 20)}
 
+    def gather(self, own):
+        return [own, [9, 8]]
 
-def test_the_limit_is_that_of_all_processes():
+
+def test_the_limit_is_that_of_all_processes(monkeypatch):
     """Which clients are forgotten does not depend on the number of processes."""
-    memory = TeacherMemory(limit=70)
+    monkeypatch.setattr(memory, "MOST_BYTES", 70)
+    teachers = {}
     for round_, client in ((1, 7), (2, 4), (3, 5)):  # 20 bytes each
-        memory.remember(client, "distill", logits(client))
-        memory.commit(round_, [client])
+        teach(teachers, round_, client)
     processes = OneOfTwo(world_size=2)
-    memory.commit(4, [], processes)
-    assert set(memory.stored) == {4, 5}  # 7 is forgotten here, 8 there: 60 bytes remain
-    assert memory.forgotten == 1  # here
-
-
-def test_a_memory_is_restored_from_its_state_dict():
-    memory, again = TeacherMemory(), TeacherMemory()
-    teach(memory, 3, c4=4)
-    again.load_state_dict(memory.state_dict())
-    [(client, remembered)] = absent(again, 5)
-    assert client == 4
-    assert torch.equal(remembered, kept(4))
+    assert absent_clients(teachers, "distill", [4], processes) == [5, 7, 8, 9]
+    assert forget(teachers, 4, [], processes) == 1  # 7 is forgotten here, 8 there
+    assert set(teachers) == {4, 5}
 
 
 @pytest.mark.parametrize("scored", [True, False])
@@ -112,9 +121,9 @@ def test_soft_labels_with_absent_teachers(scored):
     """Absent teachers count as present ones do."""
     algorithm = (FedAUX if scored else FedDF)(remember=True)
     scores = torch.rand(4, 5, generator=torch.Generator().manual_seed(8)) + 0.1
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0)
-    teach(memory, 2, c2=2)
+    teachers = {}
+    teach(teachers, 1, 0)
+    teach(teachers, 2, 2)
     updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in (1, 3)]
     predictions = iter([logits(1), logits(3)])
     result = algorithm.soft_labels(
@@ -123,30 +132,18 @@ def test_soft_labels_with_absent_teachers(scored):
             lambda architecture, state: next(predictions),
             (5, 3),
             scores=scores if scored else None,
-            memory=memory,
+            memory=teachers,
         )
     )
-    weights = scores if scored else torch.ones(4, 5)
-    teachers = [kept(0), logits(1), kept(2), logits(3)]
-    torch.testing.assert_close(result, soft_labels(torch.stack(teachers), weights))
-    memory.commit(3, [1, 3])
-    assert set(memory.stored) == {0, 1, 2, 3}
-
-
-SCORES = torch.tensor(  # of clients 0 to 3 on 5 samples
-    [
-        [0.90, 0.01, 0.40, 0.0, 0.25],
-        [0.01, 0.90, 0.01, 0.02, 0.25],
-        [0.05, 0.05, 0.58, 0.9, 0.25],
-        [0.04, 0.04, 0.01, 0.0, 0.25],
-    ]
-)
+    everyone = torch.stack([kept(0), logits(1), kept(2), logits(3)])
+    torch.testing.assert_close(result, soft_labels(everyone, scores if scored else None))
+    assert set(teachers) == {0, 1, 2, 3}
 
 
 def test_without_an_answer_the_memory_teaches_alone():
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0)
-    nobody = Ensemble(Round(2, [], []), None, (5, 3), torch.ones(4, 5), memory=memory)
+    teachers = {}
+    teach(teachers, 1, 0)
+    nobody = Ensemble(Round(2, []), None, (5, 3), torch.ones(4, 5), memory=teachers)
     torch.testing.assert_close(FedAUX().soft_labels(nobody), kept(0).softmax(dim=1))
 
 
@@ -156,22 +153,37 @@ def test_remembered_logits_of_any_size_teach_as_others_do(scale):
     own += torch.tensor([0.25, 0.0, 1.5])  # so that rows of equal order of magnitude differ
     own[2] = torch.tensor([2.0, -1.0, 0.5])  # an ordinary row
     other = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.5, -0.5]])
-    memory = TeacherMemory()
-    memory.remember(1, "distill", own)
-    memory.commit(1, [1])
+    teachers = {}
+    remember(teachers, 1, 1, "distill", own)
     update = Update(0, "resnet8", 1, 0.0, state={})
-    ensemble = Ensemble(Round(2, [update], clients=[0]), lambda *_: other, (3, 3), memory=memory)
+    ensemble = Ensemble(Round(2, [update]), lambda *_: other, (3, 3), memory=teachers)
     result = FedDF(remember=True).soft_labels(ensemble)
     torch.testing.assert_close(result, soft_labels(torch.stack([other, own])), rtol=0, atol=1e-3)
 
 
 def test_close_logits_far_from_0_keep_their_difference():
     """Only the distance to the largest logit is stored."""
-    memory = TeacherMemory()
-    memory.remember(0, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
-    memory.commit(1, [0])
-    [(_, remembered)] = absent(memory, 2)
-    assert remembered[0].tolist() == pytest.approx([-1, 0, -3], abs=0.01)
+    teachers = {}
+    remember(teachers, 0, 1, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
+    assert absent(teachers)[0][0].tolist() == pytest.approx([-1, 0, -3], abs=0.01)
+
+
+def test_the_longest_absent_are_forgotten_beyond_the_most_clients(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_CLIENTS", 2)
+    teachers = {}
+    dropped = [teach(teachers, round_, client) for round_, client in ((1, 5), (2, 1), (3, 0))]
+    assert dropped == [0, 0, 1]
+    assert set(teachers) == {1, 0}
+
+
+def test_a_round_of_too_many_clients_forgets_each_of_them_as_often(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_CLIENTS", 2)
+    teachers, counts = {}, Counter()
+    for round_ in range(1, 61):
+        assert teach(teachers, round_, 0, 1, 2, 3) == 2
+        counts.update(list(teachers))
+    assert counts.total() == 120
+    assert all(20 <= counts[client] <= 40 for client in range(4))
 
 
 @pytest.mark.parametrize("algorithm", [paper_fedaux, FedDF])
@@ -201,33 +213,10 @@ def test_absent_clients_change_the_student_also_after_a_resume(tmp_path):
     assert seen[-1] > 2
 
 
-def test_forgotten_clients_are_counted_in_each_round(tmp_path):
-    class OneClientFits(pl.Callback):
-        def on_train_start(self, trainer, federation):
-            federation.carried.memory.limit = 1
-
-    federation = create(FedDF(remember=True))
-    fit(tmp_path, federation, 2, callbacks=[OneClientFits()])
-    assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
-    assert [entry["memory/clients"] for entry in federation.history] == [1, 1]
+def test_forgotten_clients_are_counted_in_each_round(tmp_path, monkeypatch):
     roomy = run(tmp_path, FedDF(remember=True), 1)
     assert roomy.history[0]["memory/forgotten"] == 0
-
-
-def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
-    memory = TeacherMemory(most_clients=2)
-    teach(memory, 1, c5=5)
-    teach(memory, 2, c1=1)
-    teach(memory, 3, c0=0)
-    assert set(memory.stored) == {1, 0}
-    assert memory.forgotten == 1
-
-
-def test_a_round_of_too_many_clients_forgets_each_of_them_as_often():
-    memory, kept = TeacherMemory(most_clients=2), Counter()
-    for round_ in range(1, 61):
-        teach(memory, round_, c0=0, c1=1, c2=2, c3=3)
-        kept.update(list(memory.stored))
-        assert memory.forgotten == 2
-    assert kept.total() == 120
-    assert all(20 <= kept[client] <= 40 for client in range(4))
+    monkeypatch.setattr(memory, "MOST_BYTES", 1)
+    federation = run(tmp_path, FedDF(remember=True), 2)
+    assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
+    assert [entry["memory/clients"] for entry in federation.history] == [1, 1]

@@ -4,8 +4,9 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, TeacherMemory, Update
+from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
 from fedaux_pl.algorithms.class_teacher import class_holders, classify_rows, label_parts
+from fedaux_pl.algorithms.memory import remember
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.scoring import (
@@ -96,9 +97,8 @@ def test_remembered_clients_speak_for_themselves():
     labels = algorithm.label(sent)
     scores = algorithm.score(sent, labels)["distill"]
     first, second = torch.randn(2, 90, 3, generator=torch.Generator().manual_seed(1))
-    memory = TeacherMemory()
-    memory.remember(0, "distill", first)
-    memory.commit(1, [0])
+    memory = {}
+    remember(memory, 0, 1, "distill", first)
     ensemble = Ensemble(
         Round(2, [Update(1, "resnet8", 15, 0.0, {})], [1]),
         lambda *_: second,

@@ -16,7 +16,7 @@ from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData, Split
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_unit_range, shorten
+from fedaux_pl.data.input_checks import check_unit_range
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.data.source import Examples, Source
@@ -213,8 +213,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self._private = self._loaded().to(device)
         if self._public is not None:
             self._public = self._public.to(device)
-        for name in ("distill_labels", "sample_weights"):
-            self.__dict__.pop(name, None)  # of the former data or device
+        self.__dict__.pop("sample_weights", None)  # of the former data or device
         return self
 
     def _loaded(self) -> PrivateData:
@@ -395,25 +394,6 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
 
-    @cached_property
-    def distill_labels(self) -> Tensor:
-        """The labels of D_distill, -1 for a class that the private data do not have by its name."""
-        public = self._auxiliary()
-        examples = self.auxiliary.train()  # type: ignore[union-attr]
-        # a source may have other, unlabeled inputs for D_aux
-        labeled = tensor_digest(select(examples.inputs, slice(len(public.inputs))))
-        names = examples.classes if labeled == self.fingerprints["auxiliary"] else ()
-        if not {*names} & {*self.classes}:
-            raise DataError(
-                "distillation.hard_labels needs auxiliary data with labels and with classes of the "
-                f"private data ({shorten(self.classes)}), but these have "
-                f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
-            )
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        private_numbers = torch.tensor([numbers.get(name, -1) for name in names])
-        labels = private_numbers[examples.targets[public.rows["distill"].cpu()]]
-        return labels.to(public.inputs.device)
-
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
         """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
@@ -477,17 +457,11 @@ class FederatedDataModule(pl.LightningDataModule):
         return weights.to(targets.device)
 
     def distill_batches(
-        self,
-        targets: Tensor,
-        batch_size: int,
-        seed: int = 0,
-        labeled: bool = False,
-        **options: Any,
+        self, targets: Tensor, batch_size: int, seed: int = 0, **options: Any
     ) -> TensorBatches:
-        """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels."""
+        """Return shuffled batches of D_distill with soft labels."""
         options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
-        tensors = (targets, self.distill_labels) if labeled else (targets,)
-        return TensorBatches(self.distill_inputs, *tensors, **options)
+        return TensorBatches(self.distill_inputs, targets, **options)
 
     def pretrain_batches(
         self, batch_size: int = 512, seed: int = 0, targets: Tensor | None = None

@@ -218,8 +218,6 @@ class FederationModule(LightningModule):
             check_private_updates(self)
         if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
-        if algorithm.distills and self.distillation.hard_labels:
-            data.distill_labels  # noqa: B018 - raises if there are none
 
     @property
     def reads_features(self) -> bool:

@@ -290,7 +290,6 @@ class Server:
             soft_labels,
             self.settings.batch_size,
             round_.number,
-            labeled=self.settings.hard_labels > 0,
             augmentation=self.settings.augment,
         )
         if self.distillers[architecture].reads_features:

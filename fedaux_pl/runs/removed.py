@@ -18,4 +18,5 @@ REMOVED: Mapping[str, str] = {
     "model.distillation.fraction": (
         "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
     ),
+    "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
 }

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 
 from fedaux_pl.algorithms import DSFL, FedAvg, FedBN, FedDF, FedMD
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.data import Digits, InMemory
-from fedaux_pl.errors import DataError
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import (
     distillation_loss,
@@ -63,7 +61,7 @@ class PlainRounds:
 
             def distill(name, state):
                 batches = self.data.distill_batches(
-                    targets, distillation.batch_size, round_, distillation.hard_labels > 0,
+                    targets, distillation.batch_size, round_,
                     augmentation=distillation.augment,
                 )  # fmt: skip
                 return self._train(name, state, distillation, batches, round_)
@@ -148,7 +146,7 @@ def _loss(logits, targets, settings, class_weights=None):
         return F.cross_entropy(logits, targets[0], label_smoothing=settings.label_smoothing)
     if settings.temperature == 1:
         return F.kl_div(logits.log_softmax(dim=-1), targets[0], reduction="batchmean")
-    return distillation_loss(logits, targets[0], settings.temperature, *targets[1:], 0.25)
+    return distillation_loss(logits, targets[0], settings.temperature)
 
 
 def _average(teachers, name, before):
@@ -204,7 +202,7 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction
         local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
         local |= {"label_smoothing": 0.1, "batchnorm": "frozen", "class_weights": "balanced"}
         distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
-        distilled |= {"temperature": 2.0, "hard_labels": 0.25}
+        distilled |= {"temperature": 2.0}
     federation = federations.create(
         algorithm,
         {"resnet8": 2, "shufflenet": 2},
@@ -212,7 +210,7 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction
         local=LocalTraining(**local),
         distillation=Distillation(**distilled),
     )
-    data = federations.split(4, auxiliary=partly_labeled(), distill_fraction=fraction)
+    data = federations.split(4, distill_fraction=fraction)
     compared = ComparePlain()
     federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
@@ -257,20 +255,3 @@ def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_pat
     federations.fit(tmp_path, federation, 2, callbacks=[compared])
     assert compared.rounds == 2
     assert len(federation.carried.client_states) == (0 if options else 3)
-
-
-def partly_labeled():
-    """Auxiliary digits, of which those from 5 on are of no private class."""
-    examples = Digits().train()
-    inputs, labels = examples.inputs[64:104], examples.targets[64:104].tolist()
-    return InMemory((inputs, [str(label) if label < 5 else "other" for label in labels]))
-
-
-def test_labels_of_the_distillation_data(tmp_path):
-    data = federations.split(2, auxiliary=partly_labeled())
-    data.setup()
-    labels = Digits().train().targets[64:104][data.auxiliary_rows["distill"]]
-    assert torch.equal(data.distill_labels, torch.where(labels < 5, labels, -1))
-    federation = federations.create(FedDF(), distillation=Distillation(hard_labels=0.5))
-    with pytest.raises(DataError, match="but these have no labels: set it to 0"):
-        federations.fit(tmp_path, federation, 1)

@@ -50,9 +50,8 @@ def test_defaults(settings, epochs, batch_size, lr):
         (LocalTraining, {"weight_decay": 1e300}, r"got 1e\+300; .* from 0 to 1e\+06"),
         (LocalTraining, {"batch_size": 10**20}, "at most 2147483647"),
         (LocalTraining, {"lr": "1e-3"}, "local.lr: got '1e-3'; expected to be a positive number"),
-        (LocalTraining, {"optimizer": "lion"}, "local.optimizer: got .* to be adam, adamw, sgd or"),
+        (LocalTraining, {"optimizer": "lion"}, "local.optimizer: got .* to be adam, adamw or sgd"),
         (LocalTraining, {"momentum": 0.9}, "local.momentum: got 0.9; expected to be 0 with adam"),
-        (Pretraining, {"optimizer": "lars"}, "pretraining.weight_decay: got .*positive with lars"),
         (LocalTraining, {"clip_norm": 0.0}, "local.clip_norm: got .*a positive number or null"),
         (
             LocalTraining,
@@ -73,7 +72,6 @@ def test_defaults(settings, epochs, batch_size, lr):
             "local.augmentation: got .*; expected to be flip, crop_flip, r",
         ),
         (Distillation, {"temperature": 0}, "distillation.temperature: got .*a positive number"),
-        (Distillation, {"hard_labels": 1.5}, r"distillation.hard_labels: got .*in \[0, 1\]"),
         (LocalTraining, {"momentum": 1.5, "optimizer": "sgd"}, "local.momentum: got .*in .0, 1."),
         (Distillation, {"weight_decay": -1.0}, "distillation.weight_decay: got -1.0"),
         (Distillation, {"weight_decay": math.inf}, "weight_decay: got inf; .*a number"),

@@ -56,7 +56,7 @@ SCENARIOS = {
         1,
     ),
     "FedAUX": (
-        lambda: paper_fedaux(epsilon=None, remember=True, discount=0.9),
+        lambda: paper_fedaux(epsilon=None, remember=True),
         {
             "clients": {"resnet8": 5, "shufflenet": 1},
             "participation": 0.5,  # 3 clients a round: 0, 2, 5, then 1, 3, 4
@@ -66,9 +66,7 @@ SCENARIOS = {
                 batch_size=16,
                 lr=1e-3,
                 augmentation="randaugment",
-                min_share=0.3,
                 blend="vote",
-                fraction=0.6,
             ),
         },
         2,
@@ -93,6 +91,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
             private=private,
             auxiliary=FewDigits(auxiliary=42),
             validation_fraction=0.2 if scenario == "FedAUX" else 0.0,
+            distill_fraction=0.6 if scenario == "FedAUX" else 1.0,
         ),
         ckpt_path,
         # figures are slow: only FedAUX's, and not again when it is resumed in another folder

@@ -24,6 +24,7 @@ from fedaux_pl.algorithms.fedclassmeans import FedClassMeans as FedClassMeans
 from fedaux_pl.algorithms.fedcof import FedCOF as FedCOF
 from fedaux_pl.algorithms.feddf import FedDF as FedDF
 from fedaux_pl.algorithms.fedprox import FedProx as FedProx
+from fedaux_pl.algorithms.memory import RememberedTeacher as RememberedTeacher
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold as Scaffold

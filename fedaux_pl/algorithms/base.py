@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms.memory import MAX_ABSENT, TeacherMemory
+from fedaux_pl.algorithms.memory import TeacherMemory, absent_clients, remember
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import (
     LinearClassifier,
@@ -69,27 +69,23 @@ class Round:
     seed: int = 0  # for methods that sample
     scores: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) on the parts of the data
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # of a teacher made of releases
-    subset: Tensor | None = None  # positions in D_distill of the samples to distill; None for all
 
 
 @dataclass(frozen=True)
 class Ensemble:
     """The models of a round and their predictions on one part of the data.
 
-    ``predict`` returns f(x) of an architecture with given weights, shape (N, C); with the positions
-    of M samples as a third argument, shape (M, C).
+    ``predict`` returns f(x) of an architecture with given weights, shape (N, C).
     """
 
     round: Round  # the models
-    predict: Callable[..., Tensor]
+    predict: Callable[[str, State], Tensor]
     shape: tuple[int, int] = (0, 0)  # (N, C), the shape of a prediction
     scores: Tensor | None = None  # s_i(x) of every client, shape (n, N)
     labels: Tensor | None = None  # p(c | x), shape (N, C), of a teacher made of releases
     part: str = "distill"  # the name of the data, ``distill`` or ``evaluation``
-    memory: TeacherMemory = field(default_factory=TeacherMemory)  # of absent clients
+    memory: TeacherMemory = field(default_factory=dict)  # absent clients teach from it
     processes: Processes = field(default_factory=Processes)  # the processes that share the clients
-    min_share: float = 0.0  # of the weights on a sample, with which a teacher predicts it
-    drawn: Tensor | None = None  # which samples of the part these N are, bool; None for all
 
     @property
     def clients(self) -> Sequence[int]:
@@ -100,27 +96,21 @@ class Ensemble:
         """The sum of no predictions."""
         return torch.zeros(self.shape, device=self.processes.device)
 
-    def predictions(
-        self, remember: bool = False, choose: Callable[[int], Tensor | None] = lambda _: None
-    ) -> Iterator[tuple[int, Tensor]]:
+    def predictions(self, remembers: bool = False) -> Iterator[tuple[int, Tensor]]:
         """The id and the logits f_i(x), shape (N, C), of each client of the round.
 
         The clients of all processes come in the same order in every process, so that sums over them
-        do not depend on the number of processes. Every process must iterate to the end. With
-        ``remember`` it stores its own clients' logits in the memory. ``choose`` returns which
-        samples a client predicts, bool, shape (N,), None for all; logits of the others are 0 and
-        are not stored.
+        do not depend on the number of processes. Every process must iterate to the end. If it
+        ``remembers``, the logits are kept for rounds in which the client is absent.
         """
         updates = {update.client: update for update in self.round.updates}
 
         def compute(client: int) -> list[Tensor]:
             update = updates[client]
-            chosen = choose(client)
-            rows = [] if chosen is None else [chosen.nonzero().flatten()]
-            logits = self.predict(update.architecture, update.state, *rows)
-            if remember:
-                self.memory.remember(client, self.part, logits, self._among_all(chosen))
-            return [self.zeros().index_copy(0, rows[0], logits) if rows else logits]
+            logits = self.predict(update.architecture, update.state)
+            if remembers:
+                remember(self.memory, client, self.round.number, self.part, logits)
+            return [logits]
 
         items = self.processes.in_order(
             self.clients, list(updates), compute, lambda _: [self.zeros()]
@@ -128,39 +118,23 @@ class Ensemble:
         for client, [logits] in items:
             yield client, logits
 
-    def absent_teachers(self) -> Iterator[tuple[int, int, Tensor]]:
-        """The id, the age in rounds and the logits of each absent client, as ``predictions``.
-
-        Logits are NaN on samples that the client has not predicted.
-        """
-        absent = self.memory.absent(self.part, self.round.clients)  # of this process
-        ages = self.absent_ages
+    def teachers(self, remembers: bool) -> Iterator[tuple[int, Tensor]]:
+        """The ``predictions``, and then those of the remembered clients, which are absent."""
+        yield from self.predictions(remembers)
+        absent = self.absent_clients
         items = self.processes.in_order(
-            list(ages),
-            list(absent),
-            compute=lambda client: [self._take_drawn(absent[client].packed(self.part))],
+            absent,
+            [client for client in absent if client in self.memory],
+            compute=lambda i: [self.memory[i].logits[self.part].to(self.processes.device)],
             like=lambda _: [pack_logits(self.zeros())],
         )
         for client, [logits] in items:
-            yield client, ages[client], unpack_logits(logits)
-
-    def _among_all(self, chosen: Tensor | None) -> Tensor | None:
-        """Return which of all samples of the part are chosen, from which of these N are."""
-        if self.drawn is None:
-            return chosen
-        if chosen is None:
-            return self.drawn
-        return self.drawn.masked_scatter(self.drawn, chosen)
-
-    def _take_drawn(self, packed: Tensor) -> Tensor:
-        """Return the rows of these N of all samples of the part."""
-        packed = packed.to(self.processes.device)
-        return packed if self.drawn is None else packed[self.drawn]
+            yield client, unpack_logits(logits)
 
     @cached_property
-    def absent_ages(self) -> dict[int, int]:
-        """The age in rounds of the logits of each absent client, ordered by id."""
-        return self.memory.ages(self.part, self.round.number, self.round.clients, self.processes)
+    def absent_clients(self) -> list[int]:
+        """The ids of the remembered clients that are absent, of all processes, in order."""
+        return absent_clients(self.memory, self.part, self.clients, self.processes)
 
 
 @dataclass(frozen=True)
@@ -321,8 +295,6 @@ class Algorithm:
     mu: float = 0.0
     scoring: Scoring | None = None
     remember: bool = False
-    discount: float = 1.0
-    max_absent: int = MAX_ABSENT
     _given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __init_subclass__(cls, **options: Any) -> None:

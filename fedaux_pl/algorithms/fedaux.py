@@ -1,6 +1,6 @@
 """FedAUX (Sattler et al. 2021): FedDF+P whose teachers are weighted by private certainty scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -13,8 +13,6 @@ from fedaux_pl.algorithms.class_teacher import (
     send_classifier,
 )
 from fedaux_pl.algorithms.feddf import FedDF
-from fedaux_pl.algorithms.memory import MAX_ABSENT
-from fedaux_pl.functional import SoftLabelSum
 from fedaux_pl.scoring import (
     Calibration,
     ClassStatistics,
@@ -77,12 +75,8 @@ class FedAUX(FedDF):
         privacy: Privacy = Privacy(),  # noqa: B008
         shrink: bool = True,
         remember: bool = True,
-        discount: float = 1.0,
-        max_absent: int = MAX_ABSENT,
     ) -> None:
-        super().__init__(
-            pretrained=True, remember=remember, discount=discount, max_absent=max_absent
-        )
+        super().__init__(pretrained=True, remember=remember)
         self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
         if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(
@@ -119,23 +113,19 @@ class FedAUX(FedDF):
         holders = class_holders(released)
         return {name: holders.to(rows) @ rows.T for name, rows in labels.items()}
 
-    def add_further_teachers(
-        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int], unknown: Tensor
-    ) -> None:
-        """Let the teacher of the statistics speak for clients that do not teach."""
-        if ensemble.labels is None or ensemble.scores is None:
-            return
-        absent = torch.ones(len(ensemble.scores), device=ensemble.scores.device)
-        absent[list(teachers)] = 0
-        weights = absent @ ensemble.scores
-        if ensemble.drawn is not None:  # for clients that have not predicted a sample, too
-            weights = weights + unknown.to(weights)
-        total.add(ensemble.labels.clamp(min=_LEAST).log(), weights)
+    def teachers(self, ensemble: Ensemble) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Weigh each teacher by its certainty, A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3).
 
-    def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor:
-        """s_i(x), which makes the soft labels A_s = softmax(sum_i s_i f_i / sum_i s_i) (eq. 3)."""
-        assert ensemble.scores is not None  # noqa: S101 - Algorithm 1 computes them
-        return ensemble.scores[client]
+        With class statistics log p(c | x) speaks for all clients that do not teach.
+        """
+        scores = ensemble.scores
+        assert scores is not None  # noqa: S101 - Algorithm 1 computes them
+        for client, logits in ensemble.teachers(self.remember):
+            yield logits, scores[client]
+        if ensemble.labels is not None:
+            others = torch.ones(len(scores), device=scores.device)
+            others[[*ensemble.clients, *ensemble.absent_clients]] = 0
+            yield ensemble.labels.clamp(min=_LEAST).log(), others @ scores
 
 
 def score_by_vectors(released: Released) -> dict[str, Tensor]:

@@ -1,17 +1,11 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Ensemble
-from fedaux_pl.algorithms.memory import MAX_ABSENT
-from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import SoftLabelSum
-
-_LEAST = 1e-30  # the weight of the only teacher of a sample, if it is not positive
 
 
 class FedDF(Algorithm):
@@ -19,11 +13,7 @@ class FedDF(Algorithm):
 
     Args:
         remember: Whether absent clients keep teaching with the logits of the last round in which
-            they took part; false is the paper's method.
-        discount: The factor on the weight of an absent client for every round of its absence,
-            above 0 and at most 1.
-        max_absent: The most clients that are remembered; beyond it, the longest absent ones are
-            forgotten, of one round's clients any.
+            they took part, the 1,000 most recent ones; false is the paper's method.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name
@@ -32,89 +22,18 @@ class FedDF(Algorithm):
 
     distills = True
 
-    def __init__(
-        self,
-        pretrained: bool = False,
-        remember: bool = False,
-        discount: float = 1.0,
-        max_absent: int = MAX_ABSENT,
-    ) -> None:
+    def __init__(self, pretrained: bool = False, remember: bool = False) -> None:
         super().__init__(pretrained)
-        check_setting("discount", discount, 0 < discount <= 1, "be above 0 and at most 1")
-        if discount != 1 and not remember:
-            raise ValueError(
-                f"discount {discount} has no effect without memory: set remember to true"
-            )
-        is_used = remember or max_absent == MAX_ABSENT
-        expected = "be at least 1, and only with remember true another than the default"
-        check_setting("max_absent", max_absent, max_absent >= 1 and is_used, expected)
         self.remember = remember
-        self.discount = discount
-        self.max_absent = max_absent
 
     def soft_labels(self, ensemble: Ensemble) -> Tensor:
-        """softmax(sum_i v_i(x) f_i(x) / sum_i v_i(x)) with the weights v_i of the teachers."""
+        """softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)) over the teachers i, shape (N, C)."""
         total = SoftLabelSum()
-        choose = self._choose_samples(ensemble)
-        for client, logits in ensemble.predictions(self.remember, choose):
-            weights = self.teacher_weights(client, ensemble)
-            chosen = choose(client)
-            if chosen is not None and weights is not None:
-                weights = weights.clamp(min=_LEAST) * chosen  # all of them may be 0
+        for logits, weights in self.teachers(ensemble):
             total.add(logits, weights)
-        unknown = torch.zeros(ensemble.shape[0], device=ensemble.processes.device)
-        for client, age, logits in ensemble.absent_teachers():
-            weights = self.teacher_weights(client, ensemble)
-            weights = torch.ones_like(logits[:, 0]) if weights is None else weights.to(logits)
-            chosen = choose(client)
-            if chosen is not None:
-                weights = weights * chosen.to(logits.device)
-            if chosen is not None or ensemble.drawn is not None:  # else it has predicted all
-                is_known = ~logits[:, 0].isnan()
-                unknown = unknown + weights * ~is_known
-                weights = weights * is_known
-                logits = logits.nan_to_num()
-            total.add(logits, weights * self.discount**age)
-        teachers = [*ensemble.clients, *ensemble.absent_ages]
-        self.add_further_teachers(total, ensemble, teachers, unknown)
         return total.result()
 
-    def _choose_samples(self, ensemble: Ensemble) -> Callable[[int], Tensor | None]:
-        """Return which samples each client teaches, bool, shape (N,); None for all.
-
-        These are the samples on which v_i(x) is at least ``min_share`` of sum_j v_j(x), or half of
-        the mean of all v_j(x), if that is less: many teachers have small shares. Of the round's
-        clients the one with the largest v_i(x) always teaches: every sample has a teacher.
-        """
-        present = ensemble.clients
-        has_share = ensemble.min_share and present  # real sites may not have answered
-        if not has_share or self.teacher_weights(present[0], ensemble) is None:
-            return lambda _: None
-        ages = dict.fromkeys(present, 0) | ensemble.absent_ages
-
-        def weigh(client: int) -> Tensor:
-            weights = self.teacher_weights(client, ensemble)
-            assert weights is not None  # noqa: S101 - a method has weights, or it has none
-            return weights * self.discount ** ages[client]
-
-        least = min(ensemble.min_share, 0.5 / len(ages)) * sum(map(weigh, ages))
-        largest = reduce(torch.maximum, map(weigh, present))
-
-        def choose(client: int) -> Tensor:
-            weights = weigh(client)
-            chosen = weights >= least
-            return chosen | (weights == largest) if client in present else chosen
-
-        return choose
-
-    def add_further_teachers(
-        self, total: SoftLabelSum, ensemble: Ensemble, teachers: Sequence[int], unknown: Tensor
-    ) -> None:
-        """Add teachers that are not clients; ``teachers`` are the clients that teach.
-
-        ``unknown`` is the sum of v_i(x) of those that have not predicted x, shape (N,).
-        """
-
-    def teacher_weights(self, client: int, ensemble: Ensemble) -> Tensor | None:
-        """v_i(x) of a client on the ensemble's data, shape (N,); None for 1, the same for all."""
-        return None
+    def teachers(self, ensemble: Ensemble) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield each teacher's logits f_i(x), shape (N, C), and s_i(x), shape (N,), None for 1."""
+        for _, logits in ensemble.teachers(self.remember):
+            yield logits, None

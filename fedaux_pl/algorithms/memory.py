@@ -5,154 +5,81 @@ client that ever took part needs no further communication, training or privacy b
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 from zlib import crc32
 
 from torch import Tensor
 
 from fedaux_pl.functional import pack_logits
-from fedaux_pl.functional.soft_labels import spread_packed
 from fedaux_pl.processes import Processes
 
-DEVICE_LIMIT = 2**30  # bytes of logits that stay on the device; the rest is moved to host memory
-LIMIT = 8 * 2**30  # bytes in all processes; beyond it, the longest absent clients are forgotten
-
-MAX_ABSENT = 1000  # clients in all processes that are remembered, unless a method has another limit
-
-# A client whose weight is below that of a present one by this factor is forgotten: it adds less
-# than the rounding of a float32 sum.
-MIN_WEIGHT = 2.0**-24
+MOST_CLIENTS = 1000  # that are remembered, in all processes
+MOST_BYTES = 8 * 2**30  # of their logits, in all processes
+DEVICE_BYTES = 2**30  # if the logits of that many clients take more, they are in host memory
 
 
 @dataclass(frozen=True)
-class RememberedLogits:
-    """The logits of one client in the last round in which it took part.
-
-    ``logits`` holds f_i(x) by the name of the data, see ``pack_logits``. Where a client has
-    predicted some of the samples only, ``<name>/chosen`` says which, bool, shape (N,).
-    """
+class RememberedTeacher:
+    """The logits of a client in the last round in which it took part."""
 
     round: int
-    logits: Mapping[str, Tensor]
-
-    def packed(self, part: str) -> Tensor:
-        """The logits on all samples; those without a prediction are marked."""
-        chosen = self.logits.get(f"{part}/chosen")
-        return self.logits[part] if chosen is None else spread_packed(self.logits[part], chosen)
-
-
-@dataclass(eq=False)
-class TeacherMemory:
-    """The last logits of every client that ever taught.
-
-    ``remember`` collects the logits of a round, and ``commit`` stores them when the round is over,
-    so that a failed round leaves the memory unchanged. If several processes share the clients, each
-    process stores the logits that it has computed. The weight of an absent client is multiplied by
-    ``discount`` for every round of its absence. ``forgotten`` is how many clients the last
-    ``commit`` has dropped: to stay within the limits, or because of a weight below ``MIN_WEIGHT``.
-    """
-
-    device_limit: int = DEVICE_LIMIT
-    limit: int = LIMIT
-    discount: float = 1.0
-    clients: int = MAX_ABSENT
-    stored: dict[int, RememberedLogits] = field(default_factory=dict)
-    forgotten: int = 0
-    _pending: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def remember(
-        self, client: int, part: str, logits: Tensor, chosen: Tensor | None = None
-    ) -> None:
-        """Collect a client's logits on one part of the data, until ``commit`` or ``discard``.
-
-        ``chosen`` says which samples they belong to, bool, shape (N,); None for all.
-        """
-        pending = self._pending.setdefault(client, {})
-        pending[part] = pack_logits(logits)
-        if chosen is not None:
-            pending[f"{part}/chosen"] = chosen
-
-    def absent(self, part: str, present: Collection[int]) -> dict[int, RememberedLogits]:
-        """The memory of this process's absent clients that have logits on one part of the data."""
-        return {
-            client: memory
-            for client, memory in self.stored.items()
-            if client not in present and part in memory.logits
-        }
-
-    def ages(
-        self, part: str, round_: int, present: Collection[int], processes: Processes
-    ) -> dict[int, int]:
-        """The age in rounds of the logits of each process's absent clients, ordered by id."""
-        absent = self.absent(part, present)
-        rounds = processes.merge({client: absent[client].round for client in absent})
-        return {client: round_ - rounds[client] for client in sorted(rounds)}
-
-    def discard(self) -> None:
-        """Drop the logits that were collected since the last ``commit``."""
-        self._pending.clear()
-
-    def commit(
-        self, round_: int, present: Collection[int], processes: Processes | None = None
-    ) -> None:
-        """Store the collected logits of a round.
-
-        The older logits of all ``present`` clients, of all processes, are dropped here, whichever
-        process stores the new ones.
-        """
-        for client in present:
-            self.stored.pop(client, None)
-        tensors = chain.from_iterable(memory.logits.values() for memory in self.stored.values())
-        used = sum(tensor.nbytes for tensor in tensors if tensor.device.type != "cpu")
-        for client, logits in sorted(self._pending.items()):
-            if used + _bytes(logits) > self.device_limit:
-                logits = {part: tensor.cpu() for part, tensor in logits.items()}
-            else:
-                used += _bytes(logits)
-            self.stored[client] = RememberedLogits(round_, logits)
-        self._pending.clear()
-        self.forgotten = 0
-        for client, memory in list(self.stored.items()):
-            if self.discount ** (round_ - memory.round) < MIN_WEIGHT:
-                del self.stored[client]
-                self.forgotten += 1
-        self._forget_oldest(processes or Processes())
-
-    def _forget_oldest(self, processes: Processes) -> None:
-        """Drop the clients with the longest absence until all processes are within the limits.
-
-        Of clients with the same absence a random order decides, a function of round and client.
-        """
-        entries = {}
-        for client, memory in self.stored.items():
-            order = crc32(f"{memory.round} {client}".encode())
-            entries[client] = memory.round, order, client, _bytes(memory.logits)
-        everyone = sorted(processes.merge(entries).values())
-        total = sum(size for *_, size in everyone)
-        for index, (*_, client, size) in enumerate(everyone[:-1]):
-            if total <= self.limit and len(everyone) - index <= self.clients:
-                break
-            total -= size
-            self.forgotten += self.stored.pop(client, None) is not None
+    logits: Mapping[str, Tensor]  # f_i(x) by the name of the data, see ``pack_logits``
 
     @property
     def bytes(self) -> int:
-        """The bytes that this process stores."""
-        return sum(_bytes(memory.logits) for memory in self.stored.values())
-
-    def state_dict(self) -> dict[int, dict[str, Any]]:
-        """The memory as plain values and tensors, for a checkpoint."""
-        return {
-            client: {"round": memory.round, "logits": dict(memory.logits)}
-            for client, memory in self.stored.items()
-        }
-
-    def load_state_dict(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restore what ``state_dict`` returned."""
-        self.stored = {client: RememberedLogits(**memory) for client, memory in state.items()}
+        """The memory that the logits take."""
+        return sum(tensor.nbytes for tensor in self.logits.values())
 
 
-def _bytes(logits: Mapping[str, Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in logits.values())
+TeacherMemory = dict[int, RememberedTeacher]
+"""The remembered teachers by client; with several processes, those that this one has trained."""
+
+
+def remember(memory: TeacherMemory, client: int, round_: int, part: str, logits: Tensor) -> None:
+    """Store a client's logits on one part of the data in place of those of earlier rounds."""
+    packed = pack_logits(logits)
+    if packed.nbytes * MOST_CLIENTS > DEVICE_BYTES:
+        packed = packed.cpu()
+    earlier = memory.get(client)
+    parts = earlier.logits if earlier is not None and earlier.round == round_ else {}
+    memory[client] = RememberedTeacher(round_, {**parts, part: packed})
+
+
+def absent_clients(
+    memory: TeacherMemory, part: str, present: Collection[int], processes: Processes
+) -> list[int]:
+    """Return the remembered clients of all processes that are not present, in order."""
+    absent = [
+        client
+        for client, teacher in memory.items()
+        if part in teacher.logits and client not in present
+    ]
+    return sorted(chain.from_iterable(processes.gather(absent)))
+
+
+def forget(
+    memory: TeacherMemory, round_: int, present: Collection[int], processes: Processes
+) -> int:
+    """Forget what is outdated after a round; return how many clients this process has dropped.
+
+    The earlier logits of a client that another process has trained now are outdated. Beyond the
+    limits the clients with the longest absence are dropped. Of clients with the same absence a
+    random order decides, a function of round and client.
+    """
+    for client in present:
+        if client in memory and memory[client].round != round_:
+            del memory[client]
+    entries = {}
+    for client, teacher in memory.items():
+        order = crc32(f"{teacher.round} {client}".encode())
+        entries[client] = teacher.round, order, client, teacher.bytes
+    forgotten = 0
+    total = 0
+    latest_first = sorted(processes.merge(entries).values(), reverse=True)
+    for index, (_, _, client, size) in enumerate(latest_first):
+        total += size
+        is_beyond = index >= MOST_CLIENTS or total > MOST_BYTES
+        if index > 0 and is_beyond and memory.pop(client, None) is not None:
+            forgotten += 1
+    return forgotten

@@ -260,8 +260,6 @@ def _save_memory(cli: FederationCLI) -> str:
     stages: list[TrainingSettings] = [model.pretraining]
     if model.metrics:  # within a round
         stages = [model.local, model.distillation] if model.algorithm.distills else [model.local]
-    if model.metrics and model.scores and not model.distillation.min_share:
-        options.append("--model.distillation.min_share 0.001")
     options += [f"--model.{one.option}.batch_size below {one.batch_size}" for one in stages]
     if model.acceleration == "auto":  # captured steps keep their memory for the whole run
         options.append("--model.acceleration off")

@@ -16,11 +16,11 @@ from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData, Split
 from fedaux_pl.data.in_memory import Data, as_source
-from fedaux_pl.data.input_checks import check_unit_range, shorten
+from fedaux_pl.data.input_checks import check_unit_range
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.data.source import Examples, Source
-from fedaux_pl.errors import DataError, check_setting
+from fedaux_pl.errors import DataError, check_setting, is_positive
 from fedaux_pl.functional import balanced_weights, derive_seed
 from fedaux_pl.lightning import pl
 from fedaux_pl.names import terminal_safe
@@ -62,6 +62,8 @@ class FederatedDataModule(pl.LightningDataModule):
             gives a client two shards of the samples sorted by class (McMahan et al. 2017).
         name: What the private data are called in names of runs, in tables and on model cards; null
             for the name of the data set, of its file or of its folder.
+        distill_fraction: The fraction of the samples for distillation that D_distill keeps, in
+            (0, 1], drawn once at random. A smaller part makes rounds faster.
 
     Examples:
         >>> from fedaux_pl.data import Digits, FederatedDataModule
@@ -86,6 +88,7 @@ class FederatedDataModule(pl.LightningDataModule):
         download: bool | None = None,
         split: Split = "equal",
         name: str | None = None,
+        distill_fraction: float = 1.0,
     ) -> None:
         super().__init__()
         check_setting("name", name, name is None or bool(name.strip()), "be a name or null")
@@ -101,6 +104,8 @@ class FederatedDataModule(pl.LightningDataModule):
         check_setting("split", split, is_known, "be equal, unequal or shards")
         is_fraction = 0 <= negative_fraction < 1
         check_setting("negative_fraction", negative_fraction, is_fraction, "lie in [0, 1)")
+        is_fraction = is_positive(distill_fraction) and distill_fraction <= 1
+        check_setting("distill_fraction", distill_fraction, is_fraction, "lie in (0, 1]")
         is_fraction = 0 <= validation_fraction < 1
         check_setting("validation_fraction", validation_fraction, is_fraction, "lie in [0, 1)")
         is_allowed = holds != "public" or not validation_fraction
@@ -112,6 +117,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self.alpha = alpha
         self.split: Split = split
         self.negative_fraction = negative_fraction
+        self.distill_fraction = distill_fraction
         self.seed = seed
         self.validation_fraction = validation_fraction
         self.class_order = classes
@@ -163,7 +169,8 @@ class FederatedDataModule(pl.LightningDataModule):
                 inputs = keep_in_host(inputs)
             inputs = select(inputs, slice(at_most))
             seed = derive_seed(self.seed, holdings.PUBLIC_SPLIT)
-            self._public = PublicData.split(inputs, self.negative_fraction, seed)
+            fractions = self.negative_fraction, self.distill_fraction
+            self._public = PublicData.split(inputs, *fractions, seed)
             self.shared_rows = private.check_public(inputs, key)
             public_fingerprints["auxiliary"] = tensor_digest(inputs)  # without a key
         private = private.split(self)
@@ -206,8 +213,7 @@ class FederatedDataModule(pl.LightningDataModule):
         self._private = self._loaded().to(device)
         if self._public is not None:
             self._public = self._public.to(device)
-        for name in ("distill_labels", "sample_weights"):
-            self.__dict__.pop(name, None)  # of the former data or device
+        self.__dict__.pop("sample_weights", None)  # of the former data or device
         return self
 
     def _loaded(self) -> PrivateData:
@@ -241,6 +247,8 @@ class FederatedDataModule(pl.LightningDataModule):
         if self.at_sites:
             settings |= {"holds": self.holds, "classes": list(self.classes)}
         settings |= {"negatives": self.negative_fraction, "seed": self.seed, "contents": contents}
+        if self.distill_fraction != 1:
+            settings["distill_fraction"] = self.distill_fraction
         if self.validation_fraction:  # those records are in the fingerprint of the private data
             del contents["validation"]
         if self.validation_examples is not None:
@@ -248,12 +256,13 @@ class FederatedDataModule(pl.LightningDataModule):
         return settings
 
     def release_settings(self) -> dict[str, Any]:
-        """Return the settings that determine what clients release: not those of test data.
+        """Return the settings that determine what clients release: no test data, no D_distill.
 
         A held-out fraction is among them, as it changes D_i; given validation data are not.
         """
         settings = self.settings()
         settings["contents"].pop("test", None)
+        settings.pop("distill_fraction", None)
         if not self.validation_fraction:
             settings.pop("validation", None)
             settings["contents"].pop("validation", None)
@@ -385,25 +394,6 @@ class FederatedDataModule(pl.LightningDataModule):
         """D_distill, the public data on which the students are distilled."""
         return self._auxiliary().distill
 
-    @cached_property
-    def distill_labels(self) -> Tensor:
-        """The labels of D_distill, -1 for a class that the private data do not have by its name."""
-        public = self._auxiliary()
-        examples = self.auxiliary.train()  # type: ignore[union-attr]
-        # a source may have other, unlabeled inputs for D_aux
-        labeled = tensor_digest(select(examples.inputs, slice(len(public.inputs))))
-        names = examples.classes if labeled == self.fingerprints["auxiliary"] else ()
-        if not {*names} & {*self.classes}:
-            raise DataError(
-                "distillation.hard_labels needs auxiliary data with labels and with classes of the "
-                f"private data ({shorten(self.classes)}), but these have "
-                f"{shorten(names) or 'no labels'}: set it to 0, or give other auxiliary data"
-            )
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        private_numbers = torch.tensor([numbers.get(name, -1) for name in names])
-        labels = private_numbers[examples.targets[public.rows["distill"].cpu()]]
-        return labels.to(public.inputs.device)
-
     @property
     def auxiliary_rows(self) -> dict[str, Tensor]:
         """Where the samples of D^- (``negatives``) and D_distill (``distill``) are in D_aux."""
@@ -467,24 +457,11 @@ class FederatedDataModule(pl.LightningDataModule):
         return weights.to(targets.device)
 
     def distill_batches(
-        self,
-        targets: Tensor,
-        batch_size: int,
-        seed: int = 0,
-        labeled: bool = False,
-        subset: Tensor | None = None,
-        **options: Any,
+        self, targets: Tensor, batch_size: int, seed: int = 0, **options: Any
     ) -> TensorBatches:
-        """Return shuffled batches of D_distill with soft labels and, if ``labeled``, its labels.
-
-        ``subset`` holds the positions of the samples that the soft labels are of; None for all.
-        """
+        """Return shuffled batches of D_distill with soft labels."""
         options |= self._shuffled(batch_size, len(targets), holdings.DISTILL, seed)
-        if subset is not None:
-            zeros = targets.new_zeros(len(self.distill_inputs), *targets.shape[1:])
-            targets = zeros.index_copy(0, subset.to(zeros.device), targets)
-        tensors = (targets, self.distill_labels) if labeled else (targets,)
-        return TensorBatches(self.distill_inputs, *tensors, subset=subset, **options)
+        return TensorBatches(self.distill_inputs, targets, **options)
 
     def pretrain_batches(
         self, batch_size: int = 512, seed: int = 0, targets: Tensor | None = None

@@ -261,19 +261,22 @@ class PublicData:
     distill: Inputs
 
     @classmethod
-    def split(cls, inputs: Inputs, fraction: float, seed: int) -> "PublicData":
-        """Split D_aux at random; a fraction of it becomes D^-."""
+    def split(
+        cls, inputs: Inputs, negative_fraction: float, distill_fraction: float, seed: int
+    ) -> "PublicData":
+        """Split D_aux at random: a fraction becomes D^-, and a fraction of the rest D_distill."""
         check_finite(inputs)
-        count = round(len(inputs) * fraction)
-        is_allowed = count < len(inputs) and (count > 0 or fraction == 0)
+        count = round(len(inputs) * negative_fraction)
+        is_allowed = count < len(inputs) and (count > 0 or negative_fraction == 0)
         if not is_allowed:
             raise DataError(
                 f"{len(inputs)} auxiliary samples leave D^- or D_distill empty at "
-                f"negative_fraction = {fraction}: use more auxiliary data, or change it"
+                f"negative_fraction = {negative_fraction}: use more auxiliary data, or change it"
             )
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
         negatives = order[:count].sort().values
-        distill = order[count:].sort().values
+        rest = order[count:]
+        distill = rest[: max(1, round(len(rest) * distill_fraction))].sort().values
         rows = {"negatives": negatives, "distill": distill}
         return cls(inputs, rows, select(inputs, negatives), select(inputs, distill))
 

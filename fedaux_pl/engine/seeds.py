@@ -19,5 +19,4 @@ class SeedPurpose(IntEnum):
     DISTILLATION = 22
     ENSEMBLE = 23
     FINE_TUNING = 24
-    DISTILLED_SUBSET = 26
     PRETRAINING = 30

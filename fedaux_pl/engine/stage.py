@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedaux_pl.data.lazy_inputs import Inputs, select
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
@@ -136,15 +136,13 @@ class StageRunner:
         state: State,
         inputs: Inputs,
         statistics: BatchNormStatistics,
-        rows: Tensor | None = None,
     ) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
-        The model may have these weights afterwards. With ``rows``, the positions of M of the
-        inputs, only these are predicted, shape (M, C).
+        The model may have these weights afterwards.
         """
         model.load_state_dict(state)
-        return predict_logits(model, inputs if rows is None else select(inputs, rows), statistics)
+        return predict_logits(model, inputs, statistics)
 
     def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set, shape (N, d), float32."""

@@ -79,7 +79,6 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
             DistillationModule,
             distillation,
             temperature=distillation.temperature,
-            hard_labels=distillation.hard_labels,
         ),
         settings=distillation,
         batchnorm_statistics=server_statistics(federation.batchnorm_statistics),

@@ -25,7 +25,7 @@ class CarriedState:
     A round replaces entries and modifies none, so that a shallow copy holds what it began with.
     """
 
-    memory: TeacherMemory  # the logits of absent clients, for methods that remember them
+    memory: TeacherMemory = field(default_factory=dict)  # for methods that remember teachers
     client_optimizers: dict[int, dict[str, Any]] = field(default_factory=dict)  # if carried
     server_optimizers: dict[str, dict[str, Any]] = field(default_factory=dict)  # if carried
     client_states: dict[int, State] = field(default_factory=dict)  # what each client keeps
@@ -34,9 +34,7 @@ class CarriedState:
 
     def copy(self) -> Self:
         """Return a copy that later rounds do not change."""
-        copied = type(self)(**{name: copy.copy(value) for name, value in vars(self).items()})
-        copied.memory.stored = dict(self.memory.stored)
-        return copied
+        return type(self)(**{name: copy.copy(value) for name, value in vars(self).items()})
 
     def restore(self, before: Self) -> None:
         """Put back what a copy holds."""

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fedaux_pl.engine import isolated_rng
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.functional import subset_size
 
 LONG = 1800.0  # minimum seconds of a run that is announced
 _SAMPLES = 32  # of a measured step
@@ -92,7 +91,7 @@ def _round_seconds(federation: FederationModule) -> tuple[float, float]:
         total += share * sum(sizes) * federation.local.epochs * train
         total += len(data.evaluation_examples) * predict
         if algorithm.distills:
-            distilled = subset_size(len(data.distill_inputs), federation.distillation.fraction)
+            distilled = len(data.distill_inputs)
             total += distilled * federation.distillation.epochs * train
             total += distilled * share * len(sizes) * predict
     return once, total

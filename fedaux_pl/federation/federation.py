@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Released, Update
+from fedaux_pl.algorithms.memory import forget
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import Examples, FederatedDataModule
@@ -248,8 +249,8 @@ class Federation(FederationModule):
                 with self.timed("evaluation"):
                     measured = self.server.evaluate(round_)
                 self.metrics |= {f"{self.evaluation_prefix}{k}": v for k, v in measured.items()}
-            self.carried.memory.commit(t, round_.clients, self.processes)
-            self._complete_metrics(updates, payloads)
+            forgotten = forget(self.carried.memory, t, round_.clients, self.processes)
+            self._complete_metrics(updates, payloads, forgotten)
             for name, state in students.items():
                 self.students[name].load_state_dict(state)
         # advances global_step: otherwise Lightning would write no checkpoint
@@ -347,8 +348,13 @@ class Federation(FederationModule):
         every = self.trainer.check_val_every_n_epoch
         return self.trainer.enable_validation and (every is None or t % every == 0)
 
-    def _complete_metrics(self, updates: Sequence[Update], payloads: Mapping[str, State]) -> None:
-        """Add the traffic and the size of the teacher memory, then broadcast the metrics."""
+    def _complete_metrics(
+        self, updates: Sequence[Update], payloads: Mapping[str, State], forgotten: int
+    ) -> None:
+        """Add the traffic and the size of the teacher memory, then broadcast the metrics.
+
+        ``forgotten`` is how many clients this process has dropped from the memory.
+        """
         before = self.preparation_bytes
         if self.history:
             last = self.history[-1]
@@ -359,7 +365,9 @@ class Federation(FederationModule):
             updates, payloads, models, self.processes, before, votes
         )
         if self.algorithm.remember:
-            self.metrics |= round_metrics.memory_metrics(self.carried.memory, self.processes)
+            self.metrics |= round_metrics.memory_metrics(
+                self.carried.memory, forgotten, self.processes
+            )
         self.metrics = self.processes.broadcast(self.metrics)  # seconds differ between processes
 
     def on_train_epoch_end(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl._version import __version__
-from fedaux_pl.algorithms import Algorithm, TeacherMemory
+from fedaux_pl.algorithms import Algorithm, RememberedTeacher
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.data import Examples, FederatedDataModule, augmentation
@@ -128,9 +128,7 @@ class FederationModule(LightningModule):
         self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone
-        self.carried = CarriedState(
-            TeacherMemory(discount=self.algorithm.discount, clients=self.algorithm.max_absent)
-        )
+        self.carried = CarriedState()
         self.preparation_bytes: tuple[float, float] = 0, 0  # to the server, to the clients
         self.metrics: dict[str, float] = {}  # of the current round
         self.history: list[dict[str, float]] = []  # the metrics of the finished rounds
@@ -220,8 +218,6 @@ class FederationModule(LightningModule):
             check_private_updates(self)
         if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
-        if algorithm.distills and self.distillation.hard_labels:
-            data.distill_labels  # noqa: B018 - raises if there are none
 
     @property
     def reads_features(self) -> bool:
@@ -436,9 +432,7 @@ class FederationModule(LightningModule):
         if self._round_start is not None and steps.processed < steps.ready:
             weights, carried = self._round_start
             checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
-        memory: dict[int, Any] = {}
-        if self.algorithm.remember:
-            memory = self.processes.merge(carried.memory.state_dict())
+        remembered = {client: dict(vars(teacher)) for client, teacher in carried.memory.items()}
         checkpoint["federation"] = {
             "format": checkpoints.FORMAT,
             "version": __version__,
@@ -462,7 +456,7 @@ class FederationModule(LightningModule):
             },
             "privacy": self.privacy(),
             **vars(carried),
-            "memory": memory,
+            "memory": self.processes.merge(remembered),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -497,7 +491,9 @@ class FederationModule(LightningModule):
             setattr(self.carried, name, move_data_to_device(content[name], device))
         # split between the processes, however many have written it
         remembered = self.processes.local(sorted(content["memory"].items()))
-        self.carried.memory.load_state_dict(dict(remembered))
+        self.carried.memory = {
+            client: RememberedTeacher(**teacher) for client, teacher in remembered
+        }
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

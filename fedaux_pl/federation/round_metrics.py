@@ -96,8 +96,9 @@ def preparation_traffic(
     return up, down
 
 
-def memory_metrics(memory: TeacherMemory, processes: Processes) -> dict[str, float]:
-    """Return the size of the memory of all processes together."""
-    sizes = len(memory.stored), memory.bytes, memory.forgotten  # of this process
+def memory_metrics(memory: TeacherMemory, forgotten: int, processes: Processes) -> dict[str, float]:
+    """Return the size of the memory of all processes together, and how many were forgotten."""
+    stored = sum(teacher.bytes for teacher in memory.values())
+    sizes = len(memory), stored, forgotten  # of this process
     clients, stored, forgotten = map(sum, zip(*processes.gather(sizes), strict=True))
     return {"memory/clients": clients, "memory/bytes": stored, "memory/forgotten": forgotten}

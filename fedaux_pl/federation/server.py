@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
+from fedaux_pl.algorithms.memory import absent_clients
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
@@ -18,7 +19,6 @@ from fedaux_pl.federation.averaging import average_payloads, average_updates, tr
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.settings import Distillation
-from fedaux_pl.functional import sample_subset
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models.classifier import is_composition, of_head
 from fedaux_pl.modules import DistillationModule
@@ -26,9 +26,6 @@ from fedaux_pl.modules import DistillationModule
 AskClients = Callable[[Mapping[str, State], Mapping[str, State], Sequence[float]], Votes]
 """``ClientPool.vote`` of a round."""
 _LEAST = 1e-12  # of a sum of scores: a client's can be 0
-# The rounds that distill on one part of D_distill. Absent clients have predicted nothing outside
-# the part of their last round: where few clients take part, more frequent changes cost accuracy.
-PERIOD = 10
 
 
 @dataclass(frozen=True)
@@ -111,11 +108,6 @@ class Server:
             name: [key for key, _ in model.named_buffers() if key in averages[name]]
             for name, model in self.models.items()
         }
-        last_answered = number
-        if not clients:  # remembered teachers may know nothing but the part of their last round
-            memory = self.context.carried.memory
-            ages = memory.ages("distill", number, clients, self.context.processes)
-            last_answered -= min(ages.values(), default=0)
         return Round(
             number,
             updates,
@@ -123,20 +115,8 @@ class Server:
             averages,
             buffers,
             seed=self.context.derive_seed(SeedPurpose.ENSEMBLE, number),
-            subset=self.subset(last_answered),
             **released,
         )
-
-    def subset(self, round_: int) -> Tensor | None:
-        """Return the positions of D_distill that a round distills on; None for all.
-
-        They change every ``PERIOD`` rounds.
-        """
-        if self.settings.fraction == 1 or not self.algorithm.distills:
-            return None
-        period = (round_ - 1) // PERIOD
-        seed = self.context.derive_seed(SeedPurpose.DISTILLED_SUBSET, period)
-        return sample_subset(len(self.inputs("distill")), self.settings.fraction, seed)
 
     def inputs(self, part: str) -> Inputs:
         """Return the inputs of D_distill (``distill``) or of the evaluated data."""
@@ -148,10 +128,8 @@ class Server:
     ) -> Tensor:
         """Return f(x) with the given weights on one part of the data, shape (N, C).
 
-        With ``rows``, the positions of M samples, the shape is (M, C).
+        With ``rows``, the positions of M samples, a head predicts these alone, shape (M, C).
         """
-        if rows is not None and not len(rows):
-            return torch.zeros(0, len(self.context.data.classes), device=rows.device)
         model: Any = self.models[architecture]
         statistics = self.batchnorm_statistics
         if self.head_only and is_composition(model):
@@ -160,9 +138,7 @@ class Server:
             head = {key.removeprefix("head."): state[key] for key in state if of_head(key)}
             logits: Tensor = functional_call(model.head, head, (features,))
             return logits.float()
-        if rows is not None and statistics == "batch":  # a prediction depends on all samples
-            return self.predict(architecture, state, part)[rows]
-        return self.context.runner.predict(model, state, self.inputs(part), statistics, rows)
+        return self.context.runner.predict(model, state, self.inputs(part), statistics)
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Keep h(x) with running statistics, by part of the data and architecture."""
@@ -187,8 +163,7 @@ class Server:
         return self.features[key]
 
     def soft_labels(self, round_: Round) -> Tensor:
-        """Return the soft labels on D_distill, or on the round's subset, shape (N, C)."""
-        self.context.carried.memory.discard()  # the logits of a failed round
+        """Return the soft labels on D_distill, shape (N, C)."""
         with self.context.progress.stage("teachers", len(round_.updates), "client") as stage:
             soft_labels = self._aggregate(round_, "distill", lambda _: stage.update(1))
         if bool(soft_labels.isnan().any()):
@@ -242,12 +217,11 @@ class Server:
 
     def _effective_teachers(self, round_: Round) -> float:
         """Return the mean over D_distill of 1 / sum_i w_i(x)^2, remembered teachers included."""
-        memory = self.context.carried.memory
-        absent = memory.ages("distill", round_.number, round_.clients, self.context.processes)
-        ages = dict.fromkeys(round_.clients, 0) | absent
-        scores = round_.scores["distill"][list(ages)]
-        discounts = torch.tensor([memory.discount**age for age in ages.values()]).to(scores)
-        scores = scores * discounts[:, None]
+        context = self.context
+        absent = absent_clients(
+            context.carried.memory, "distill", round_.clients, context.processes
+        )
+        scores = round_.scores["distill"][[*round_.clients, *absent]]
         weights = scores / scores.sum(dim=0).clamp(min=_LEAST)
         return float((1 / weights.square().sum(dim=0)).mean())
 
@@ -258,38 +232,21 @@ class Server:
 
         ``on_prediction`` gets the logits of each model that this process predicts with.
         """
-        size = len(self.inputs(part))
-        scores = round_.scores.get(part)
-        labels = round_.labels.get(part)
-        subset = round_.subset if part == "distill" else None
-        drawn = None
-        if subset is not None:
-            subset = subset.to(self.context.processes.device)
-            drawn = torch.zeros(size, dtype=torch.bool, device=subset.device)
-            drawn[subset] = True
-            scores = None if scores is None else scores[:, subset]
-            labels = None if labels is None else labels[subset]
-            size = len(subset)
 
-        def predict(architecture: str, state: State, rows: Tensor | None = None) -> Tensor:
-            if subset is not None:
-                rows = subset if rows is None else subset[rows]
-            logits = self.predict(architecture, state, part, rows)
+        def predict(architecture: str, state: State) -> Tensor:
+            logits = self.predict(architecture, state, part)
             on_prediction(logits)
             return logits
 
         ensemble = Ensemble(
             round_,
             predict,
-            shape=(size, len(self.context.data.classes)),
-            scores=scores,
-            labels=labels,
+            shape=(len(self.inputs(part)), len(self.context.data.classes)),
+            scores=round_.scores.get(part),
+            labels=round_.labels.get(part),
             part=part,
             memory=self.context.carried.memory,
             processes=self.context.processes,
-            # evaluations compare the votes of all teachers
-            min_share=self.settings.min_share if part == "distill" else 0.0,
-            drawn=drawn,
         )
         return self.algorithm.soft_labels(ensemble)
 
@@ -330,8 +287,6 @@ class Server:
             soft_labels,
             self.settings.batch_size,
             round_.number,
-            labeled=self.settings.hard_labels > 0,
-            subset=round_.subset,
             augmentation=self.settings.augment,
         )
         if self.distillers[architecture].reads_features:

@@ -42,9 +42,9 @@ class TrainingSettings:
     Args:
         epochs: Passes over the data.
         batch_size: Samples per step.
-        optimizer: ``adam``, ``adamw``, ``sgd`` or ``lars``.
+        optimizer: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate.
-        momentum: The momentum, in [0, 1), with sgd and lars only.
+        momentum: The momentum, in [0, 1), with sgd only.
         weight_decay: The weight decay, at least 0.
         schedule: The learning rate over the rounds, in pre-training over the steps: ``constant``;
             ``cosine``, down to 0; ``step``, a tenth from the half on and a hundredth from three
@@ -253,19 +253,10 @@ class Distillation(RoundTraining):
         epochs: Passes over D_distill in a round.
         temperature: tau > 0; student and teachers are compared at softmax(logits / tau), and the
             loss is multiplied by tau^2 (Hinton et al. 2015).
-        hard_labels: The weight, in [0, 1], of the cross-entropy with the labels of auxiliary data,
-            for samples whose class is a private one by its name; the soft labels have the rest.
-        min_share: With methods that weight teachers by sample (FedAUX), a teacher predicts only
-            the samples on which it has at least this share of the weights, in [0, 1), or half of
-            their mean; its weight on the others is 0. A share such as 0.001 saves time and memory.
-            ``teachers/accuracy`` is that of all teachers on all samples.
         blend: lambda in [0, 1] of the server's new model, which is theta_avg + lambda (theta_dist -
             theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
             clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
             they hold out (``data.validation_fraction``, or validation data of the source).
-        fraction: The fraction of D_distill, in (0, 1], that a round distills on: teachers predict a
-            random part alone, another one every 10 rounds. Absent teachers have no vote on samples
-            that they have not predicted.
     """
 
     option: ClassVar[str] = "distillation"
@@ -273,24 +264,15 @@ class Distillation(RoundTraining):
     batch_size: int = 128
     lr: float = 5e-5
     temperature: float = 1.0
-    hard_labels: float = 0.0
-    min_share: float = 0.0
     blend: Blend = 1.0
-    fraction: float = 1.0
 
     def _check_options(self) -> None:
         super()._check_options()
         is_allowed = is_positive(self.temperature)
         check_setting("temperature", self.temperature, is_allowed, "be a positive number")
-        is_allowed = is_fraction(self.min_share)
-        check_setting("min_share", self.min_share, is_allowed, "lie in [0, 1)")
-        is_allowed = is_fraction(self.hard_labels) or self.hard_labels == 1
-        check_setting("hard_labels", self.hard_labels, is_allowed, "lie in [0, 1]")
         blend = self.blend
         is_allowed = blend in ("vote", 1) or (not isinstance(blend, str) and is_fraction(blend))
         check_setting("blend", self.blend, is_allowed, "lie in [0, 1], or be vote")
-        is_allowed = is_positive(self.fraction) and self.fraction <= 1
-        check_setting("fraction", self.fraction, is_allowed, "lie in (0, 1]")
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from fedaux_pl.functional.sampled_gaussian import (
     noise_multiplier,
     sampled_gaussian_epsilon,
 )
-from fedaux_pl.functional.seeds import derive_seed, sample_clients, sample_subset, subset_size
+from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
     pack_logits,
@@ -100,7 +100,6 @@ __all__ = [
     "ridge_classifier",
     "sample_clients",
     "sample_posterior",
-    "sample_subset",
     "sampled_gaussian_epsilon",
     "scoring_sensitivity",
     "shard_partition",
@@ -111,7 +110,6 @@ __all__ = [
     "standardized_labels",
     "statistics_sensitivity",
     "statistics_unit",
-    "subset_size",
     "sum_integer_residuals",
     "sum_integers",
     "sum_residuals",

@@ -33,15 +33,11 @@ def distillation_loss(
     student_logits: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
-    labels: Tensor | None = None,
-    label_weight: float = 0.0,
 ) -> Tensor:
     """Compute D_KL(targets, softmax(student_logits)) (FedAUX, eq. 1), the mean over the batch.
 
     With a temperature tau it is tau^2 D_KL(softmax(log(targets) / tau), softmax(logits / tau))
-    (Hinton et al. 2015), and of samples with a label (1 - w) times that plus w times the
-    cross-entropy, w = ``label_weight``. ``targets`` are the teachers' probabilities, shape (N, C),
-    and ``labels``, shape (N,), are -1 for samples without one.
+    (Hinton et al. 2015). ``targets`` are the teachers' probabilities, shape (N, C).
 
     Examples:
         >>> distillation_loss(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))  # log 2
@@ -52,16 +48,12 @@ def distillation_loss(
             f"student logits and targets: got {tuple(student_logits.shape)} and "
             f"{tuple(targets.shape)}; expected (samples, classes) of both"
         )
-    if temperature == 1 and labels is None:
+    if temperature == 1:
         return F.kl_div(student_logits.log_softmax(dim=-1), targets, reduction="batchmean")
     targets = (targets.log() / temperature).softmax(dim=-1)
     logarithms = (student_logits / temperature).log_softmax(dim=-1)
-    soft = temperature**2 * F.kl_div(logarithms, targets, reduction="none").sum(dim=-1)
-    if labels is None:
-        return soft.mean()
-    hard = F.cross_entropy(student_logits, labels, ignore_index=-1, reduction="none")
-    weights = label_weight * (labels >= 0)
-    return ((1 - weights) * soft + weights * hard).mean()
+    divergences = F.kl_div(logarithms, targets, reduction="none").sum(dim=-1)
+    return (temperature**2 * divergences).mean()
 
 
 def proximal_penalty(params: Iterable[Tensor], anchor: Iterable[Tensor], mu: float) -> Tensor:

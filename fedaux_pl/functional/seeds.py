@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 
@@ -50,26 +49,3 @@ def sample_clients(num_clients: int, participation: float, seed: int) -> list[in
     rng = np.random.default_rng(seed)
     drawn = rng.choice(num_clients, size=count, replace=False)
     return sorted(drawn.tolist())
-
-
-def subset_size(count: int, fraction: float) -> int:
-    """Return round(f N), at least 2 (BatchNorm cannot normalize a single sample) and at most N.
-
-    Examples:
-        >>> subset_size(10, 0.25), subset_size(10, 0.01), subset_size(1, 0.5)
-        (2, 2, 1)
-    """
-    return min(count, max(2, round(fraction * count)))
-
-
-def sample_subset(count: int, fraction: float, seed: int) -> Tensor:
-    """Draw ``subset_size`` of N positions without replacement, in order.
-
-    Examples:
-        >>> sample_subset(count=10, fraction=0.5, seed=0)
-        tensor([1, 3, 4, 5, 7])
-    """
-    check_setting("count", count, count >= 1, "be at least 1")
-    check_setting("fraction", fraction, 0 < fraction <= 1, "lie in (0, 1]")
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order[: subset_size(count, fraction)].sort().values

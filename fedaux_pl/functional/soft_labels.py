@@ -128,30 +128,6 @@ def pack_logits(logits: Tensor) -> Tensor:
 
 
 def unpack_logits(packed: Tensor) -> Tensor:
-    """The logits of ``pack_logits`` less the largest of each sample, shape (N, C), float32.
-
-    They are NaN on the samples that ``spread_packed`` has marked.
-    """
-    levels = packed[:, :-1]
+    """The logits of ``pack_logits`` less the largest of each sample, shape (N, C), float32."""
     scales = _SCALES.to(packed.device)[packed[:, -1:].long()]
-    is_marked = levels.amin(dim=1, keepdim=True) == _LEVELS
-    return (-scales * levels).masked_fill(is_marked, torch.nan)
-
-
-def spread_packed(packed: Tensor, chosen: Tensor) -> Tensor:
-    """Return packed logits of the chosen ones of N samples as those of all, shape (N, C + 1).
-
-    A sample that is not chosen is marked by the largest value in every column, which no packed
-    logits have: the distance of the largest logit is 0.
-
-    ``packed`` has the shape (M, C + 1), and ``chosen``, bool of shape (N,), is M times true.
-
-    Examples:
-        >>> packed = pack_logits(torch.tensor([[3.0, 1.0]]))
-        >>> unpack_logits(spread_packed(packed, torch.tensor([False, True])))
-        tensor([[    nan,     nan],
-                [-0.0000, -1.9975]])
-    """
-    full = packed.new_full((len(chosen), packed.shape[1]), _LEVELS)
-    full[chosen] = packed
-    return full
+    return -scales * packed[:, :-1]

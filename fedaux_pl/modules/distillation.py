@@ -16,8 +16,7 @@ class DistillationModule(ClassifierModule):
     """Train a student on soft labels with the Kullback-Leibler divergence.
 
     Training batches are (inputs, soft labels). Soft labels are probabilities of shape (N, C), as
-    ``fedaux_pl.functional.soft_labels`` returns them. With ``hard_labels`` a batch has a third
-    tensor, labels of shape (N,), -1 for samples without one. Validation and test batches are
+    ``fedaux_pl.functional.soft_labels`` returns them. Validation and test batches are
     (inputs, labels). The default optimizer is the paper's for images. Logs ``train/loss``,
     ``train/agreement`` (of the classes of student and soft labels), ``val/loss``,
     ``val/accuracy``, ``test/loss`` and ``test/accuracy``. Arguments that are not listed are those
@@ -25,7 +24,6 @@ class DistillationModule(ClassifierModule):
 
     Args:
         temperature: See ``distillation_loss``.
-        hard_labels: The weight of labels in place of soft labels, for samples that have one.
 
     Examples:
         >>> import torch
@@ -49,11 +47,9 @@ class DistillationModule(ClassifierModule):
         optimizer: OptimizerSettings = OptimizerSettings(lr=5e-5),  # noqa: B008 - frozen
         model_options: dict[str, Any] | None = None,
         temperature: float = 1.0,
-        hard_labels: float = 0.0,
     ) -> None:
         super().__init__(model, num_classes, trained, optimizer, model_options)
         self.temperature = temperature
-        self.hard_labels = hard_labels
         self.agreement = MulticlassAccuracy(self.num_classes, average="micro")
 
     def check_batch(self, batch: Any) -> None:
@@ -64,11 +60,10 @@ class DistillationModule(ClassifierModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """Compute D_KL(soft labels, softmax(f(x))); log how often student and teachers agree."""
-        x, targets = batch[:2]
+        x, targets = batch
         logits = self.network(x).float()
         targets = targets.to(logits.dtype)
-        labels = batch[2] if self.hard_labels else None
-        loss = distillation_loss(logits, targets, self.temperature, labels, self.hard_labels)
+        loss = distillation_loss(logits, targets, self.temperature)
         self.log_training(loss, len(targets))
         if self._trainer is not None:
             self.agreement(logits.detach(), targets.argmax(dim=-1))

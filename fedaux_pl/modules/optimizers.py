@@ -17,7 +17,7 @@ from fedaux_pl.lightning import LightningModule
 from fedaux_pl.modules.model_argument import save_arguments
 from fedaux_pl.tensor_files import TensorFileError, load_tensor_file
 
-OptimizerName = Literal["adam", "adamw", "sgd", "lars"]
+OptimizerName = Literal["adam", "adamw", "sgd"]
 
 # Steps are computed in float32: these values, their product and lr / 0.1 of Adam must not overflow.
 _MAX_LR = 1e30
@@ -29,11 +29,10 @@ class OptimizerSettings:
     """An optimizer as plain values.
 
     Args:
-        name: ``adam``, ``adamw``, ``sgd`` or ``lars`` (of lightly, for large batches of SimCLR).
+        name: ``adam``, ``adamw`` or ``sgd``.
         lr: The learning rate, greater than 0 and at most 1e30.
-        momentum: For sgd and lars only, in [0, 1).
-        weight_decay: At least 0 and at most 1e6. LARS needs one; biases and the weights of norm
-            layers have neither weight decay nor LARS's scaling, as in SimCLR.
+        momentum: For sgd only, in [0, 1).
+        weight_decay: At least 0 and at most 1e6.
         clip_norm: The largest norm of the gradients of a step; None for no bound.
 
     Examples:
@@ -50,20 +49,18 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         is_known = self.name in get_args(OptimizerName)
-        check_setting("optimizer", self.name, is_known, "be adam, adamw, sgd or lars")
+        check_setting("optimizer", self.name, is_known, "be adam, adamw or sgd")
         is_allowed = is_positive(self.lr) and self.lr <= _MAX_LR
         expected = f"be a positive number of at most {_MAX_LR:g}"
         check_setting("lr", self.lr, is_allowed, expected)
         check_setting("momentum", self.momentum, is_fraction(self.momentum), "lie in [0, 1)")
-        is_allowed = not self.momentum or self.name in ("sgd", "lars")
-        expected = f"be 0 with {self.name}: momentum belongs to sgd and lars"
+        is_allowed = not self.momentum or self.name == "sgd"
+        expected = f"be 0 with {self.name}: momentum belongs to sgd"
         check_setting("momentum", self.momentum, is_allowed, expected)
         decay = self.weight_decay
         is_allowed = isinstance(decay, Real) and 0 <= decay <= _MAX_WEIGHT_DECAY
         expected = f"be a number from 0 to {_MAX_WEIGHT_DECAY:g}"
         check_setting("weight_decay", decay, is_allowed, expected)
-        is_allowed = decay > 0 or self.name != "lars"
-        check_setting("weight_decay", decay, is_allowed, "be positive with lars, such as 1e-6")
         clip = self.clip_norm
         is_allowed = clip is None or is_positive(clip)
         check_setting("clip_norm", clip, is_allowed, "be a positive number or null")
@@ -76,14 +73,6 @@ class OptimizerSettings:
     def create(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Create the optimizer of those parameters that require a gradient."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        if self.name == "lars":
-            from lightly.utils.lars import LARS  # the import takes seconds
-
-            groups = [
-                {"params": [p for p in trained if p.ndim > 1]},
-                {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-            ]
-            return LARS(groups, self.lr, self.momentum, weight_decay=self.weight_decay)  # type: ignore[no-any-return]
         if self.name == "sgd":
             return SGD(trained, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = Adam if self.name == "adam" else AdamW

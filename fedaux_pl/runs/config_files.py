@@ -11,7 +11,8 @@ from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkp
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.lightning import OTHER_PACKAGE, PACKAGE, VARIABLE, rank_zero_only
 from fedaux_pl.runs.packaged_configs import FOLDER, config_names
-from fedaux_pl.runs.removed import REMOVED, explain, refuse_removed
+from fedaux_pl.runs.refuse_removed import explain, refuse_removed
+from fedaux_pl.runs.removed import REMOVED
 
 BEGAN_IN = "# relative paths are below "
 """How the first line of a run's config.yaml begins; the folder in which the run began follows."""

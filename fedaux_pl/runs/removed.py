@@ -5,45 +5,8 @@ values, such as ``model.local.schedule=step``, of a class, such as ``FedMD``, or
 such as ``methods/fedmd``. The command line answers each of them with its line.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
-from typing import Any
+from collections.abc import Mapping
 
-from fedaux_pl._version import __version__
-from fedaux_pl.errors import ConfigurationError
-
-REMOVED: Mapping[str, str] = {}
-
-
-def refuse_removed(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a setting of version 1.0 is among these, nested or not.
-
-    Examples:
-        >>> refuse_removed({"model": {"clients": {"resnet8": 10}}, "data.alpha": 0.1})
-    """
-    for option, value in _flat(settings):
-        *_, name = str(value).removeprefix("fedaux_pl.").rpartition(".")
-        is_class = "." not in str(value) or str(value).startswith("fedaux_pl.")
-        parents = accumulate(option.split("."), "{}.{}".format)
-        for removed in (*parents, f"{option}={value}", name if is_class else ""):
-            if removed in REMOVED:
-                raise ConfigurationError(explain(removed))
-
-
-def explain(name: str) -> str:
-    """Return the line about a name in ``REMOVED``."""
-    return f"{name} was removed after version 1.0, and this is {__version__}: {REMOVED[name]}"
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all settings with their whole names, as they are typed on the command line."""
-    for key, value in settings.items():
-        parts = [part for part in f"{prefix}.{key}".split(".") if part]
-        name = ".".join(part for part in parts if part not in ("init_args", "class_path"))
-        if isinstance(value, Mapping):
-            yield from _flat(value, name)
-        else:
-            yield name, value
 REMOVED: Mapping[str, str] = {
     "DSFL": "choose FedDF or FedAvg; on the digits both were more accurate",
     "Fed3R": "FedClassMeans with classifier: ridge",
@@ -51,4 +14,15 @@ REMOVED: Mapping[str, str] = {
     "methods/dsfl": "choose methods/feddf or methods/fedavg; both were more accurate",
     "methods/fed3r": "FedClassMeans with classifier: ridge",
     "methods/fedmd": "choose methods/feddf or methods/fedavg; both were more accurate",
+    "model.algorithm.discount": "remembered teachers count like those of the round: leave it out",
+    "model.algorithm.max_absent": (
+        "the 1,000 clients that took part most recently are remembered: leave it out"
+    ),
+    "model.distillation.min_share": (
+        "every client's prediction counts: the option saved at most a third of a fast round"
+    ),
+    "model.distillation.fraction": (
+        "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
+    ),
+    "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
 }

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
-from fedaux_pl.runs.removed import REMOVED, explain
+from fedaux_pl.runs.refuse_removed import explain
+from fedaux_pl.runs.removed import REMOVED
 from fedaux_pl.sweeps.cells import Cell
 
 FOLDER = Path(__file__).parents[1] / "configs"

@@ -59,17 +59,6 @@ def test_batches_have_equal_sizes(count, sizes, monkeypatch):
     assert seen == sizes
 
 
-@pytest.mark.parametrize("count", [1, 6, 13, 20])
-def test_some_inputs_are_predicted_in_batches_of_all(count):
-    model, recorder = network(0), FakeRecorder()
-    predictor, x = CapturedPredictor(model, recorder), images(20)
-    expected = predictor.predict(model.state_dict(), x)  # 3 batches of 7
-    rows = torch.randperm(20, generator=torch.Generator().manual_seed(count))[:count]
-    found = predictor.predict(model.state_dict(), x, rows)
-    assert_close(found, expected[rows])
-    assert len(recorder.captured) == 1
-
-
 def test_each_size_and_precision_is_captured():
     model, recorder = network(0), FakeRecorder()
     predictor = CapturedPredictor(model, recorder)

@@ -3,83 +3,95 @@
 from collections import Counter
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, TeacherMemory, Update
-from fedaux_pl.algorithms.memory import MIN_WEIGHT
-from fedaux_pl.federation.settings import Distillation
+from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, Update, memory
+from fedaux_pl.algorithms.memory import absent_clients, forget, remember
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Privacy
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
+
+ALONE = Processes()
 
 
 def logits(seed, count=5, classes=3):
     return torch.randn(count, classes, generator=torch.Generator().manual_seed(seed))
 
 
-def teach(memory, round_, **seeds):
-    """A round in which clients c0, c1 ... teach with logits of these seeds."""
-    for name, seed in seeds.items():
-        memory.remember(int(name[1:]), "distill", logits(seed))
-    memory.commit(round_, [int(name[1:]) for name in seeds])
-
-
-def absent(memory, round_, present=(), part="distill"):
-    """What an ensemble of this round finds in the memory."""
-    empty = Round(round_, [], clients=list(present))
-    ensemble = Ensemble(empty, lambda *_: torch.empty(0), (5, 3), part=part, memory=memory)
-    return list(ensemble.absent_teachers())
-
-
 def kept(seed):
-    """The logits of a seed as the memory keeps them."""
+    """The logits of a seed as they are remembered."""
     return unpack_logits(pack_logits(logits(seed)))
 
 
+def teach(teachers, round_, *clients):
+    """A round in which clients teach with logits of their numbers; returns how many are dropped."""
+    for client in clients:
+        remember(teachers, client, round_, "distill", logits(client))
+    return forget(teachers, round_, clients, ALONE)
+
+
+def absent(teachers, present=(), part="distill"):
+    """The absent clients that an ensemble hears, with their logits."""
+    updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in present]
+    ensemble = Ensemble(Round(9, updates), lambda *_: logits(0), (5, 3), part=part, memory=teachers)
+    found = list(ensemble.teachers(remembers=False))
+    assert [client for client, _ in found[: len(present)]] == list(present)
+    return dict(found[len(present) :])
+
+
 def test_the_last_logits_are_stored_in_bytes():
-    memory = TeacherMemory()
-    teach(memory, 1, c2=2, c0=0)
-    teach(memory, 2, c2=9)
-    found = absent(memory, 4)
-    assert [(client, age) for client, age, _ in found] == [(0, 3), (2, 2)]
-    assert torch.equal(found[0][2], kept(0))
-    assert torch.equal(found[1][2], kept(9))
-    assert memory.bytes == 2 * 5 * (3 + 1)
+    teachers = {}
+    teach(teachers, 1, 2, 0)
+    remember(teachers, 2, 2, "distill", logits(9))
+    found = absent(teachers)
+    assert list(found) == [0, 2]
+    assert torch.equal(found[0], kept(0))
+    assert torch.equal(found[2], kept(9))
+    assert sum(teacher.bytes for teacher in teachers.values()) == 2 * 5 * (3 + 1)
+
+
+def test_the_logits_of_a_round_on_all_data_are_stored():
+    teachers = {}
+    remember(teachers, 0, 1, "distill", logits(0))
+    remember(teachers, 0, 1, "evaluation", logits(1))
+    assert torch.equal(absent(teachers, part="evaluation")[0], kept(1))
+    assert torch.equal(absent(teachers)[0], kept(0))
+    remember(teachers, 0, 2, "distill", logits(2))
+    assert not absent(teachers, part="evaluation")  # of a model that was replaced
 
 
 def test_only_absent_clients_are_returned():
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0, c1=1)
-    assert [client for client, *_ in absent(memory, 2, present=[1, 5])] == [0]
-    assert not absent(memory, 2, part="test")
-
-
-def test_a_failed_round_leaves_the_memory_unchanged():
-    memory = TeacherMemory()
-    memory.remember(0, "distill", logits(0))
-    memory.discard()
-    memory.commit(1, [])
-    assert not memory.stored
+    teachers = {}
+    teach(teachers, 1, 0, 1)
+    assert list(absent(teachers, present=[1, 5])) == [0]
 
 
 def test_a_client_of_another_process_is_forgotten_here():
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0, c1=1)
-    memory.commit(2, [0])
-    assert set(memory.stored) == {1}
+    teachers = {}
+    teach(teachers, 1, 0, 1)
+    assert forget(teachers, 2, [0], ALONE) == 0
+    assert set(teachers) == {1}
 
 
-def test_the_longest_absent_client_is_forgotten_first():
-    memory = TeacherMemory(limit=2 * 5 * 4)
-    for round_, client in enumerate((7, 3, 5)):
-        teach(memory, round_, **{f"c{client}": client})
-    assert set(memory.stored) == {3, 5}
-    assert memory.forgotten == 1
-    teach(memory, 3, c5=0)
-    assert memory.forgotten == 0  # by this round
+def test_the_longest_absent_client_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_BYTES", 2 * 5 * 4)
+    teachers = {}
+    dropped = [teach(teachers, round_, client) for round_, client in enumerate((7, 3, 5))]
+    assert dropped == [0, 0, 1]
+    assert set(teachers) == {3, 5}
+    assert teach(teachers, 3, 5) == 0
+
+
+def test_large_logits_are_moved_to_the_host(monkeypatch):
+    """Those of a GPU; here, tensors of the device "meta" would have no values to move."""
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor) or tensor)
+    remember({}, 0, 1, "distill", logits(0))
+    assert not moved
+    monkeypatch.setattr(memory, "DEVICE_BYTES", 1000 * 5 * 4 - 1)
+    remember({}, 0, 1, "distill", logits(0))
+    assert len(moved) == 1
 
 
 class OneOfTwo(Processes):
@@ -88,67 +100,30 @@ class OneOfTwo(Processes):
     def merge(self, own):
         return own | {8: (1, 0, 8, 20), 9: (2, 0, 9, 20)}
 
-
-class Counted(Processes):
-    """Counts the messages."""
-
-    merges = 0
-
-    def merge(self, own):
-        self.merges += 1
-        return super().merge(own)
+    def gather(self, own):
+        return [own, [9, 8]]
 
 
-def test_the_limit_is_that_of_all_processes():
+def test_the_limit_is_that_of_all_processes(monkeypatch):
     """Which clients are forgotten does not depend on the number of processes."""
-    memory = TeacherMemory(limit=70)
+    monkeypatch.setattr(memory, "MOST_BYTES", 70)
+    teachers = {}
     for round_, client in ((1, 7), (2, 4), (3, 5)):  # 20 bytes each
-        memory.remember(client, "distill", logits(client))
-        memory.commit(round_, [client])
+        teach(teachers, round_, client)
     processes = OneOfTwo(world_size=2)
-    memory.commit(4, [], processes)
-    assert set(memory.stored) == {4, 5}  # 7 is forgotten here, 8 there: 60 bytes remain
-    assert memory.forgotten == 1  # here
+    assert absent_clients(teachers, "distill", [4], processes) == [5, 7, 8, 9]
+    assert forget(teachers, 4, [], processes) == 1  # 7 is forgotten here, 8 there
+    assert set(teachers) == {4, 5}
 
 
-def test_a_memory_is_restored_from_its_state_dict():
-    memory, again = TeacherMemory(), TeacherMemory()
-    teach(memory, 3, c4=4)
-    again.load_state_dict(memory.state_dict())
-    [(client, age, remembered)] = absent(again, 5)
-    assert (client, age) == (4, 2)
-    assert torch.equal(remembered, kept(4))
-
-
-@pytest.mark.parametrize(("discount", "rounds"), [(0.5, 24), (0.9, 157)])
-def test_clients_without_weight_are_forgotten(discount, rounds):
-    memory = TeacherMemory(discount=discount)
-    teach(memory, 1, c0=0)
-    memory.commit(1 + rounds, [])
-    assert set(memory.stored) == {0}
-    assert memory.forgotten == 0
-    memory.commit(2 + rounds, [])
-    assert not memory.stored
-    assert memory.forgotten == 1
-    assert discount ** (rounds + 1) < MIN_WEIGHT <= discount**rounds
-
-
-def test_a_federation_forgets_by_the_discount_of_its_method(tmp_path):
-    federation = create(FedDF(remember=True, discount=1e-8), {"resnet8": 4}, participation=0.5)
-    fit(tmp_path, federation, 2)
-    assert federation.select_clients(1) != federation.select_clients(2)
-    assert set(federation.carried.memory.stored) == set(federation.select_clients(2))
-    assert federation.history[-1]["memory/forgotten"] > 0
-
-
-@pytest.mark.parametrize(("discount", "scored"), [(0.5, True), (0.5, False), (1.0, True)])
-def test_soft_labels_with_absent_teachers(discount, scored):
-    """Soft labels of present and absent teachers, the latter's weights times discount^age."""
-    algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
+@pytest.mark.parametrize("scored", [True, False])
+def test_soft_labels_with_absent_teachers(scored):
+    """Absent teachers count as present ones do."""
+    algorithm = (FedAUX if scored else FedDF)(remember=True)
     scores = torch.rand(4, 5, generator=torch.Generator().manual_seed(8)) + 0.1
-    memory = TeacherMemory()
-    teach(memory, 1, c0=0)
-    teach(memory, 2, c2=2)
+    teachers = {}
+    teach(teachers, 1, 0)
+    teach(teachers, 2, 2)
     updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in (1, 3)]
     predictions = iter([logits(1), logits(3)])
     result = algorithm.soft_labels(
@@ -157,236 +132,19 @@ def test_soft_labels_with_absent_teachers(discount, scored):
             lambda architecture, state: next(predictions),
             (5, 3),
             scores=scores if scored else None,
-            memory=memory,
+            memory=teachers,
         )
     )
-    weights = torch.ones(4, 5) if not scored else scores.clone()
-    weights[0] *= discount**2
-    weights[2] *= discount
-    teachers = [kept(0), logits(1), kept(2), logits(3)]
-    torch.testing.assert_close(result, soft_labels(torch.stack(teachers), weights))
-    memory.commit(3, [1, 3])
-    assert set(memory.stored) == {0, 1, 2, 3}
+    everyone = torch.stack([kept(0), logits(1), kept(2), logits(3)])
+    torch.testing.assert_close(result, soft_labels(everyone, scores if scored else None))
+    assert set(teachers) == {0, 1, 2, 3}
 
 
-SCORES = torch.tensor(  # of clients 0 to 3 on 5 samples
-    [
-        [0.90, 0.01, 0.40, 0.0, 0.25],
-        [0.01, 0.90, 0.01, 0.02, 0.25],
-        [0.05, 0.05, 0.58, 0.9, 0.25],
-        [0.04, 0.04, 0.01, 0.0, 0.25],
-    ]
-)
-
-
-def predict_some(asked, *own):
-    """Predicts with these logits; ``asked`` gets the positions of the samples."""
-    teachers = iter(own)
-
-    def predict(_architecture, _state, rows=None):
-        asked.append(rows if rows is None else rows.tolist())
-        own = next(teachers)
-        return own if rows is None else own[rows]
-
-    return predict
-
-
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_teachers_with_a_small_share_predict_nothing(discount):
-    """Their weights count as 0, those of the memory, too; the largest of a round always counts."""
-    algorithm, memory = FedAUX(discount=discount), TeacherMemory(discount=discount)
-
-    def teach(round_, clients, min_share):
-        asked = []
-        ensemble = Ensemble(
-            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients], clients),
-            predict_some(asked, *map(logits, clients)),
-            (5, 3),
-            SCORES,
-            memory=memory,
-            processes=(processes := Counted()),
-            min_share=min_share,
-        )
-        labels = algorithm.soft_labels(ensemble)
-        assert processes.merges == 1  # one message about the ages of absent clients
-        return labels, asked
-
-    def naive(weights, *teachers):
-        return soft_labels(torch.stack(teachers), torch.tensor(weights))
-
-    found, asked = teach(1, [0, 1], 0.1)
-    assert asked == [[0, 2, 4], [1, 3, 4]]
-    first = [[0.90, 0.0, 0.40, 0.0, 0.25], [0.0, 0.90, 0.0, 0.02, 0.25]]
-    torch.testing.assert_close(found, naive(first, logits(0), logits(1)))
-    memory.commit(1, [0, 1])
-    assert memory.bytes == 2 * (3 * (3 + 1) + 5)  # of the predicted samples, and which they are
-
-    found, asked = teach(2, [2, 3], 0.1)
-    # client 3 predicts where its share is large enough; client 2 is the largest of the round
-    assert asked == [[0, 1, 2, 3, 4], [4]]
-    weights = [
-        [discount * w for w in (0.90, 0.0, 0.40, 0.0, 0.25)],
-        [discount * w for w in (0.0, 0.90, 0.0, 0.0, 0.25)],  # 0.02 is below a tenth of 0.92
-        [0.05, 0.05, 0.58, 0.9, 0.25],
-        [0.0, 0.0, 0.0, 0.0, 0.25],
-    ]
-    expected = naive(weights, kept(0), kept(1), logits(2), logits(3))
-    torch.testing.assert_close(found, expected)
-    memory.discard()
-
-    # if a client with a large share is forgotten, nobody's missing logits count in its place
-    del memory.stored[1]
-    found, asked = teach(2, [3], 0.1)
-    assert asked == [[0, 1, 2, 3, 4]]  # it is the only client of the round
-    weights = [weights[0], SCORES[3].tolist()]
-    known = [0, 1, 2, 4]  # nobody has a weight on sample 3
-    expected = naive([[row[i] for i in known] for row in weights], kept(0)[known], logits(3)[known])
-    torch.testing.assert_close(found[known], expected)
-    torch.testing.assert_close(found[3], logits(3)[3].softmax(dim=0))
-
-
-def naive_labels(weights, teachers, samples):
-    """The soft labels of these samples; ``teachers`` has logits by client and sample."""
-    labels = []
-    for sample in samples:
-        known = [client for client in teachers if sample in teachers[client]]
-        total = sum(weights[client][sample] * teachers[client][sample] for client in known)
-        labels.append((total / sum(weights[client][sample] for client in known)).softmax(dim=0))
-    return torch.stack(labels)
-
-
-@pytest.mark.parametrize("min_share", [0.0, 0.1])
-@pytest.mark.parametrize("scored", [True, False])
-def test_each_round_draws_other_samples(scored, min_share):
-    """Teachers predict what is drawn; absent ones have no part in what they have not predicted."""
-    discount = 0.5
-    algorithm = (FedAUX if scored else FedDF)(remember=True, discount=discount)
-    memory = TeacherMemory(discount=discount)
-    drawn = {1: [0, 1, 4], 2: [1, 3], 3: [0, 1, 2, 4]}
-    clients = {1: [0, 2], 2: [1], 3: [3]}
-    given = SCORES if scored else torch.ones(4, 5)
-    teachers = {}  # logits by client and sample, of the last round of a client
-    last = {}
-    for round_, samples in drawn.items():
-        mask = torch.zeros(5, dtype=torch.bool)
-        mask[samples] = True
-        asked = []
-        ensemble = Ensemble(
-            Round(round_, [Update(c, "resnet8", 1, 0.0, {}) for c in clients[round_]]),
-            predict_some(asked, *(logits(client)[samples] for client in clients[round_])),
-            (len(samples), 3),
-            SCORES[:, samples] if scored else None,
-            memory=memory,
-            min_share=min_share,
-            drawn=mask,
-        )
-        found = algorithm.soft_labels(ensemble)
-        ages = {client: round_ - last[client] for client in last} | dict.fromkeys(
-            clients[round_], 0
-        )
-        weights = torch.stack([given[c] * discount ** ages.get(c, 0) for c in range(4)])
-        shares = weights / weights[list(ages)].sum(dim=0)
-        least = min(min_share, 0.5 / len(ages)) if scored else 0.0
-        is_large = shares >= least
-        is_large[clients[round_]] |= weights[clients[round_]] == weights[clients[round_]].amax(
-            dim=0
-        )
-        for client in clients[round_]:
-            last[client] = round_
-            own = logits(client)
-            teachers[client] = {i: own[i] for i in samples if is_large[client, i]}
-        counted = weights * is_large
-        torch.testing.assert_close(found, naive_labels(counted, teachers, samples))
-        memory.commit(round_, clients[round_])
-        for client in clients[round_]:  # as the memory keeps them
-            teachers[client] = {i: kept(client)[i] for i in teachers[client]}
-    assert memory.stored[0].logits["distill/chosen"].sum() <= 3
-    assert asked == [None] if not (scored and min_share) else [[0, 1, 2, 3]]
-
-
-def test_no_share_is_too_large_for_many_teachers_or_none():
-    """Of equal weights all count, however many; without a present client the memory teaches."""
-    asked, memory, equal = [], TeacherMemory(), torch.full((200, 5), 0.5)
-    updates = [Update(client, "resnet8", 1, 0.0, {}) for client in range(200)]
-    many = Ensemble(Round(1, updates), predict_some(asked, *[logits(0)] * 200), (5, 3), equal,
-        memory=memory, min_share=0.01)  # fmt: skip
-    FedAUX().soft_labels(many)
-    assert asked == [[0, 1, 2, 3, 4]] * 200
-    memory.commit(1, range(200))
-    none = Ensemble(Round(2, [], []), None, (5, 3), equal, memory=memory, min_share=0.01)
-    torch.testing.assert_close(FedAUX().soft_labels(none), kept(0).softmax(dim=1))
-
-
-def test_weights_that_are_equal_leave_no_sample_out():
-    for algorithm, scores in ((FedDF(), None), (FedAUX(), torch.full((2, 5), 0.5))):
-        asked, results = [], []
-        for min_share in (0.0, 0.5):
-            ensemble = Ensemble(
-                Round(1, [Update(c, "resnet8", 1, 0.0, {}) for c in (0, 1)]),
-                predict_some(asked, logits(0), logits(1)),
-                (5, 3),
-                scores,
-                min_share=min_share,
-            )
-            results.append(algorithm.soft_labels(ensemble))
-        assert torch.equal(*results)
-        assert asked == [None] * 4 if scores is None else asked[2:] == [[0, 1, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize("options", [{}, {"trained": "head"}, {"batchnorm_statistics": "batch"}])
-def test_a_federation_whose_teachers_predict_some_samples(tmp_path, options):
-    """Soft labels are those of all predictions with small weights set to 0; a resume is exact."""
-    share = 0.3
-    federation, seen = few_predictions(share, options), []
-
-    class Compare(pl.Callback):
-        def on_train_start(self, trainer, federation):
-            server = federation.server
-            predict, memory = server.predict, federation.carried.memory
-            soft_labels_of = server.soft_labels
-
-            def compare(round_):
-                stored, ages = dict(memory.stored), {u.client: 0 for u in round_.updates}
-                teachers = {
-                    u.client: predict(u.architecture, u.state, "distill") for u in round_.updates
-                }
-                for client in set(stored) - set(ages):
-                    teachers[client] = unpack_logits(stored[client].packed("distill"))
-                clients = list(teachers)
-                weights = round_.scores["distill"][clients]
-                top = weights[: len(ages)] == weights[: len(ages)].amax(dim=0)
-                chosen = weights >= min(share, 0.5 / len(clients)) * weights.sum(dim=0)
-                chosen[: len(ages)] |= top
-                chosen &= ~torch.stack(list(teachers.values()))[..., 0].isnan()
-                seen.append(float(chosen.float().mean()))
-                expected = soft_labels(
-                    torch.stack(list(teachers.values())).nan_to_num(), weights * chosen
-                )
-                found = soft_labels_of(round_)
-                torch.testing.assert_close(found, expected)
-                return found
-
-            object.__setattr__(server, "soft_labels", compare)
-
-    fit(tmp_path, federation, 3, callbacks=[Compare()])
-    assert len(seen) == 3
-    assert all(0.2 < part < 0.9 for part in seen)
-    assert federation.history[-1]["memory/clients"] > 2
-    part = few_predictions(share, options)
-    fit(tmp_path, part, 2).save_checkpoint(tmp_path / "two.ckpt")
-    rest = few_predictions(share, options)
-    fit(tmp_path, rest, 3, ckpt_path=tmp_path / "two.ckpt")
-    assert_same(weights(rest), weights(federation))
-    assert measured(rest) == measured(federation)
-    # a round in which no site has answered: the memory teaches alone
-    nobody = Round(4, [], [], scores=rest.scores)
-    assert rest.server.evaluate(nobody).keys() == {"teachers/accuracy"}
-
-
-def few_predictions(share, options):
-    distillation = Distillation(batch_size=16, lr=1e-3, min_share=share)
-    given = {"clients": {"resnet8": 4}, "participation": 0.5, "distillation": distillation}
-    return create(FedAUX(privacy=Privacy(epsilon=None)), **given | options)
+def test_without_an_answer_the_memory_teaches_alone():
+    teachers = {}
+    teach(teachers, 1, 0)
+    nobody = Ensemble(Round(2, []), None, (5, 3), torch.ones(4, 5), memory=teachers)
+    torch.testing.assert_close(FedAUX().soft_labels(nobody), kept(0).softmax(dim=1))
 
 
 @pytest.mark.parametrize("scale", [1.0, 70_000.0, 1e6])
@@ -395,22 +153,37 @@ def test_remembered_logits_of_any_size_teach_as_others_do(scale):
     own += torch.tensor([0.25, 0.0, 1.5])  # so that rows of equal order of magnitude differ
     own[2] = torch.tensor([2.0, -1.0, 0.5])  # an ordinary row
     other = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.5, -0.5]])
-    memory = TeacherMemory()
-    memory.remember(1, "distill", own)
-    memory.commit(1, [1])
+    teachers = {}
+    remember(teachers, 1, 1, "distill", own)
     update = Update(0, "resnet8", 1, 0.0, state={})
-    ensemble = Ensemble(Round(2, [update], clients=[0]), lambda *_: other, (3, 3), memory=memory)
+    ensemble = Ensemble(Round(2, [update]), lambda *_: other, (3, 3), memory=teachers)
     result = FedDF(remember=True).soft_labels(ensemble)
     torch.testing.assert_close(result, soft_labels(torch.stack([other, own])), rtol=0, atol=1e-3)
 
 
 def test_close_logits_far_from_0_keep_their_difference():
     """Only the distance to the largest logit is stored."""
-    memory = TeacherMemory()
-    memory.remember(0, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
-    memory.commit(1, [0])
-    [(_, _, remembered)] = absent(memory, 2)
-    assert remembered[0].tolist() == pytest.approx([-1, 0, -3], abs=0.01)
+    teachers = {}
+    remember(teachers, 0, 1, "distill", torch.tensor([[1e5, 1e5 + 1, 1e5 - 2]]).expand(5, 3))
+    assert absent(teachers)[0][0].tolist() == pytest.approx([-1, 0, -3], abs=0.01)
+
+
+def test_the_longest_absent_are_forgotten_beyond_the_most_clients(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_CLIENTS", 2)
+    teachers = {}
+    dropped = [teach(teachers, round_, client) for round_, client in ((1, 5), (2, 1), (3, 0))]
+    assert dropped == [0, 0, 1]
+    assert set(teachers) == {1, 0}
+
+
+def test_a_round_of_too_many_clients_forgets_each_of_them_as_often(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_CLIENTS", 2)
+    teachers, counts = {}, Counter()
+    for round_ in range(1, 61):
+        assert teach(teachers, round_, 0, 1, 2, 3) == 2
+        counts.update(list(teachers))
+    assert counts.total() == 120
+    assert all(20 <= counts[client] <= 40 for client in range(4))
 
 
 @pytest.mark.parametrize("algorithm", [paper_fedaux, FedDF])
@@ -440,56 +213,10 @@ def test_absent_clients_change_the_student_also_after_a_resume(tmp_path):
     assert seen[-1] > 2
 
 
-def test_forgotten_clients_are_counted_in_each_round(tmp_path):
-    class OneClientFits(pl.Callback):
-        def on_train_start(self, trainer, federation):
-            federation.carried.memory.limit = 1
-
-    federation = create(FedDF(remember=True))
-    fit(tmp_path, federation, 2, callbacks=[OneClientFits()])
-    assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
-    assert [entry["memory/clients"] for entry in federation.history] == [1, 1]
+def test_forgotten_clients_are_counted_in_each_round(tmp_path, monkeypatch):
     roomy = run(tmp_path, FedDF(remember=True), 1)
     assert roomy.history[0]["memory/forgotten"] == 0
-
-
-def test_an_invalid_discount():
-    for discount in (0.0, -0.5, 1.5):
-        with pytest.raises(ValueError, match=f"discount: got {discount}; expected to be above 0"):
-            FedAUX(remember=True, discount=discount)
-    with pytest.raises(ValueError, match="no effect without memory: set remember to true"):
-        FedDF(discount=0.9)
-
-
-def test_the_longest_absent_are_forgotten_beyond_the_most_clients():
-    memory = TeacherMemory(clients=2)
-    teach(memory, 1, c5=5)
-    teach(memory, 2, c1=1)
-    teach(memory, 3, c0=0)
-    assert set(memory.stored) == {1, 0}
-    assert memory.forgotten == 1
-
-
-def test_a_round_of_too_many_clients_forgets_each_of_them_as_often():
-    memory, kept = TeacherMemory(clients=2), Counter()
-    for round_ in range(1, 61):
-        teach(memory, round_, c0=0, c1=1, c2=2, c3=3)
-        kept.update(list(memory.stored))
-        assert memory.forgotten == 2
-    assert kept.total() == 120
-    assert all(20 <= kept[client] <= 40 for client in range(4))
-
-
-def test_a_federation_remembers_as_many_clients_as_its_method_says(tmp_path):
-    for limit, expected in ((1, [1, 1]), (2, [2, 2])):
-        method = FedDF(remember=True, max_absent=limit)
-        federation = create(method, {"resnet8": 4}, participation=0.5)
-        fit(tmp_path, federation, 2)
-        assert [entry["memory/clients"] for entry in federation.history] == expected
-    for refused in ({"max_absent": 0}, {"max_absent": 5, "remember": False}):
-        with pytest.raises(
-            ValueError, match="expected to be at least 1, and only with remember true"
-        ):
-            FedAUX(**refused)
-    assert FedAUX(max_absent=7).max_absent == 7
-    assert FedAUX().settings()["max_absent"] == 1000
+    monkeypatch.setattr(memory, "MOST_BYTES", 1)
+    federation = run(tmp_path, FedDF(remember=True), 2)
+    assert [entry["memory/forgotten"] for entry in federation.history] == [2, 2]
+    assert [entry["memory/clients"] for entry in federation.history] == [1, 1]

@@ -4,8 +4,9 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, TeacherMemory, Update
+from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
 from fedaux_pl.algorithms.class_teacher import class_holders, classify_rows, label_parts
+from fedaux_pl.algorithms.memory import remember
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.scoring import (
@@ -89,32 +90,27 @@ def test_the_statistics_speak_for_clients_that_do_not_teach():
     torch.testing.assert_close(found, expected)
 
 
-def test_the_statistics_speak_where_absent_clients_have_not_predicted():
-    """Client 0 knows the even samples, client 2 none: it has never taught."""
+def test_remembered_clients_speak_for_themselves():
+    """Client 0 is remembered, client 1 present; the statistics speak for client 2 alone."""
     algorithm = posterior(epsilon=None)
     sent, _ = released(algorithm, by_class())
     labels = algorithm.label(sent)
     scores = algorithm.score(sent, labels)["distill"]
     first, second = torch.randn(2, 90, 3, generator=torch.Generator().manual_seed(1))
-    even = torch.arange(90) % 2 == 0
-    memory = TeacherMemory()
-    memory.remember(0, "distill", first[even], even)
-    memory.commit(1, [0])
+    memory = {}
+    remember(memory, 0, 1, "distill", first)
     ensemble = Ensemble(
         Round(2, [Update(1, "resnet8", 15, 0.0, {})], [1]),
-        lambda *_: second[:60],
-        (60, 3),
-        scores[:, :60],
-        labels["distill"][:60],
+        lambda *_: second,
+        (90, 3),
+        scores,
+        labels["distill"],
         memory=memory,
-        drawn=torch.arange(90) < 60,
     )
     found = algorithm.soft_labels(ensemble)
-    remembered = unpack_logits(pack_logits(first))[:60]
-    statistics = labels["distill"][:60].clamp(min=1e-6).log()
-    own, present, never = scores[:, :60]
-    weights = torch.stack([own * even[:60], present, never + own * ~even[:60]])
-    expected = soft_labels(torch.stack([remembered, second[:60], statistics]), weights)
+    remembered = unpack_logits(pack_logits(first))
+    statistics = labels["distill"].clamp(min=1e-6).log()
+    expected = soft_labels(torch.stack([remembered, second, statistics]), scores)
     torch.testing.assert_close(found, expected)
 
 

@@ -262,7 +262,6 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path, capsys):
 
 MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.78 GiB."
 DATA = "--data.memory host"
-SHARE = "--model.distillation.min_share 0.001"
 PLAIN = "--model.acceleration off"
 ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size below 64"
 
@@ -270,9 +269,9 @@ ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size belo
 @pytest.mark.parametrize(
     ("stage", "options", "expected"),
     [
-        ((LocalClients, "train"), [], [DATA, SHARE, ROUND, PLAIN]),
-        ((LocalClients, "train"), ["--data.memory=host", SHARE.replace(" ", "=")], [ROUND, PLAIN]),
-        ((LocalClients, "train"), [PLAIN.replace(" ", "=")], [DATA, SHARE, ROUND]),
+        ((LocalClients, "train"), [], [DATA, ROUND, PLAIN]),
+        ((LocalClients, "train"), ["--data.memory=host"], [ROUND, PLAIN]),
+        ((LocalClients, "train"), [PLAIN.replace(" ", "=")], [DATA, ROUND]),
         ((Preparation, "_pretrain"), [], [DATA, "--model.pretraining.batch_size below 128", PLAIN]),
     ],
 )

@@ -74,6 +74,20 @@ def test_negatives_and_distillation_data_are_a_disjoint_split_of_the_auxiliary_d
     assert negatives != list(range(20))
 
 
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 80), (0.5, 40), (1e-9, 1)])
+def test_a_fraction_of_the_distillation_data_is_drawn_once(fraction, count):
+    whole, part = ready(seed=1), ready(seed=1, distill_fraction=fraction)
+    assert len(part.distill_inputs) == count
+    assert {*identity(part.distill_inputs)} <= {*identity(whole.distill_inputs)}
+    assert identity(part.negative_inputs) == identity(whole.negative_inputs)
+    rows = part.auxiliary_rows["distill"]
+    assert identity(part.auxiliary_inputs[rows]) == identity(part.distill_inputs)
+    assert part.release_settings() == whole.release_settings()
+    assert (part.settings() == whole.settings()) == (fraction == 1)
+    other = ready(seed=2, distill_fraction=0.5)
+    assert identity(other.distill_inputs) != identity(part.distill_inputs)
+
+
 def test_seed_determines_all_splits_and_orders():
     one, two, other = ready(seed=1), ready(seed=1), ready(seed=2)
     assert identity(one.negative_inputs) == identity(two.negative_inputs)
@@ -122,10 +136,6 @@ def test_distillation_inputs_and_targets_stay_aligned():
         assert (x[:, 0, 0, 0].float() == y).all()
         seen += identity(x)
     assert sorted(seen) == identity(module.distill_inputs)
-    subset = torch.tensor([1, 4, 5])
-    [(x, y)] = module.distill_batches(targets[subset], batch_size=3, subset=subset)
-    assert (x[:, 0, 0, 0].float() == y).all()
-    assert sorted(y.tolist()) == targets[subset].tolist()
 
 
 def test_setup_loads_once():
@@ -156,6 +166,13 @@ def test_a_trainer_tests_on_the_test_data():
         ({"num_clients": 201}, ValueError, "use at most 100 clients"),
         ({"alpha": 0.0}, ValueError, "alpha: got 0.0; expected to be positive and finite"),
         ({"negative_fraction": 1.0}, ValueError, r"got 1.0; expected to lie in \[0, 1\)"),
+        ({"distill_fraction": 0}, ValueError, r"distill_fraction: got 0; .* lie in \(0, 1\]"),
+        ({"distill_fraction": 1.5}, ValueError, r"distill_fraction: got 1.5; .* lie in \(0, 1\]"),
+        (
+            {"distill_fraction": "all"},
+            ValueError,
+            "distill_fraction: got 'all'; expected to lie in",
+        ),
         ({"split": "shard"}, ValueError, "split: got 'shard'; expected to be equal, unequal or sh"),
         ({"auxiliary": Counting(1)}, DataError, "1 auxiliary samples leave"),
         ({"auxiliary": Counting(9, (3, 2, 2))}, DataError, r"\(1, 2, 2\) .* \(3, 2, 2\)"),

@@ -14,8 +14,6 @@ def test_purposes_keep_their_values():
         "DISTILLATION": 22,
         "ENSEMBLE": 23,
         "FINE_TUNING": 24,
-        "DIGESTION": 25,
-        "DISTILLED_SUBSET": 26,
         "PRETRAINING": 30,
     }
     assert derive_seed(3, SeedPurpose.DISTILLATION, 1) == derive_seed(3, 22, 1)

@@ -6,6 +6,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
+from fedaux_pl.algorithms.memory import absent_clients
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.engine import isolated_rng
 from fedaux_pl.errors import ConfigurationError
@@ -115,11 +116,11 @@ def test_a_failed_round_leaves_the_server_unchanged(tmp_path, monkeypatch):
         fit(tmp_path, federation, 3, callbacks=[Failing()])
     assert_same(weights(federation), weights(after_one))
     assert measured(federation) == measured(after_one)
-    ours, theirs = federation.carried.memory.state_dict(), after_one.carried.memory.state_dict()
+    ours, theirs = federation.carried.memory, after_one.carried.memory
     assert ours.keys() == theirs.keys()
-    for client, entry in ours.items():
-        assert entry["round"] == 1
-        assert_same(entry["logits"], theirs[client]["logits"])
+    for client, teacher in ours.items():
+        assert teacher.round == 1
+        assert_same(teacher.logits, theirs[client].logits)
     for name in ("client_optimizers", "server_optimizers"):
         ours, theirs = getattr(federation.carried, name), getattr(after_one.carried, name)
         assert ours.keys() == theirs.keys() != set()
@@ -221,7 +222,8 @@ def test_rounds_without_validation_evaluate_no_teachers(tmp_path, monkeypatch):
     original = Server.evaluate
 
     def evaluate(server, round_):
-        absent = server.context.carried.memory.absent("evaluation", round_.clients)
+        memory, processes = server.context.carried.memory, server.context.processes
+        absent = absent_clients(memory, "evaluation", round_.clients, processes)
         teachers.append((round_.number, set(round_.clients), set(absent)))
         return original(server, round_)
 

@@ -10,7 +10,6 @@ from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data import Digits, FederatedDataModule, ImageFolder, NpzImages
 from fedaux_pl.data.lazy_inputs import LazyInputs
 from fedaux_pl.errors import DataError
-from fedaux_pl.federation.settings import Distillation
 from tests.federations import assert_same, create, fit, measured, weights
 
 
@@ -45,9 +44,9 @@ def test_the_same_weights_from_device_host_and_disk(tmp_path, make):
     lazy = ("host", "disk") if make is arrays else ("disk",)
     for memory in ("device", *lazy):
         options = {"num_clients": 2, "alpha": 1.0, "validation_fraction": 0.1, "memory": memory}
+        options["distill_fraction"] = 0.5 if make is arrays else 1.0
         data = FederatedDataModule(private, auxiliary, **options)
-        distillation = Distillation(batch_size=16, lr=1e-3, fraction=0.5 if make is arrays else 1.0)
-        federation = create(FedAUX(), {"resnet8": 2}, distillation=distillation)
+        federation = create(FedAUX(), {"resnet8": 2})
         fit(tmp_path / memory, federation, 1, data)
         results[memory], loaded[memory] = federation, data
         for inputs in (data.client(0).inputs, data.negative_inputs):

@@ -10,16 +10,10 @@ import torch.nn.functional as F
 
 from fedaux_pl.algorithms import FedAvg, FedBN, FedDF
 from fedaux_pl.callbacks.hooks import FederationCallback
-from fedaux_pl.data import Digits, InMemory
-from fedaux_pl.engine import SeedPurpose
-from fedaux_pl.errors import DataError
-from fedaux_pl.federation import server
 from fedaux_pl.federation.settings import Distillation, LocalTraining
 from fedaux_pl.functional import (
-    derive_seed,
     distillation_loss,
     pack_logits,
-    sample_subset,
     unpack_logits,
 )
 from fedaux_pl.modules.optimizers import OptimizerSettings
@@ -38,7 +32,7 @@ class PlainRounds:
     def __init__(self, federation):
         self.federation, self.data = federation, federation.data
         self.models = {name: copy.deepcopy(model) for name, model in federation.students.items()}
-        self.memory = {}  # for each client its last round and its logits then
+        self.memory = {}  # for each client the logits of its last round
         self.own = {}  # for each client its BatchNorm in FedBN
 
     def run(self, round_, states):
@@ -60,13 +54,11 @@ class PlainRounds:
             teachers.append(Teacher(client, name, self.data.client_sizes[client], state))
         students = {name: _average(teachers, name, state) for name, state in states.items()}
         if self.federation.algorithm.distills:
-            subset = self._subset(round_)
-            targets = self._soft_labels(round_, teachers, subset)
+            targets = self._soft_labels(round_, teachers)
 
             def distill(name, state):
                 batches = self.data.distill_batches(
-                    targets, distillation.batch_size, round_, distillation.hard_labels > 0,
-                    subset if distillation.fraction < 1 else None,
+                    targets, distillation.batch_size, round_,
                     augmentation=distillation.augment,
                 )  # fmt: skip
                 return self._train(name, state, distillation, batches, round_)
@@ -106,46 +98,29 @@ class PlainRounds:
                 optimizer.step()
         return {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
 
-    def _subset(self, round_):
-        count = len(self.data.distill_inputs)
-        fraction = self.federation.distillation.fraction
-        if fraction == 1:
-            return torch.arange(count)
-        period = (round_ - 1) // server.PERIOD
-        seed = derive_seed(self.federation.seed, SeedPurpose.DISTILLED_SUBSET, period)
-        return sample_subset(count, fraction, seed)
-
     @torch.no_grad()
-    def _predict(self, name, state, subset):
+    def _predict(self, name, state):
         model = self.models[name].eval()
         model.load_state_dict(state)
-        return model(self.data.distill_inputs[subset]).float()
+        return model(self.data.distill_inputs).float()
 
-    def _soft_labels(self, round_, teachers, subset):
+    def _soft_labels(self, round_, teachers):
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
         algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
-        own = [(t.client, 1.0, self._predict(t.name, t.state, subset)) for t in teachers]
-        remembered = []
-        for client in sorted(self.memory.keys() - {teacher.client for teacher in teachers}):
-            last_round, logits = self.memory[client]
-            discount = algorithm.discount ** (round_ - last_round)
-            remembered.append((client, discount, logits[subset]))
-        weighted, weight = torch.zeros(()), torch.zeros(())
-        total, squares = torch.zeros(()), torch.zeros(())
-        for client, discount, logits in own + remembered:
+        own = [(t.client, self._predict(t.name, t.state)) for t in teachers]
+        absent = sorted(self.memory.keys() - {teacher.client for teacher in teachers})
+        remembered = [(client, self.memory[client]) for client in absent]
+        weighted, total, squares = torch.zeros(()), torch.zeros(()), torch.zeros(())
+        for client, logits in own + remembered:
             score = torch.ones(len(self.data.distill_inputs)) if scores is None else scores[client]
-            known = ~logits[:, 0].isnan()
-            weighted = weighted + (score[subset] * known * discount)[:, None] * logits.nan_to_num()
-            weight = weight + score[subset] * known * discount
-            total = total + score * discount
-            squares = squares + (score * discount).square()
+            weighted = weighted + score[:, None] * logits
+            total = total + score
+            squares = squares + score.square()
         self.effective_teachers = float((total.square() / squares).mean())
         if algorithm.remember:
-            for client, _, logits in own:
-                everywhere = torch.full((len(self.data.distill_inputs), 10), torch.nan)
-                everywhere[subset] = unpack_logits(pack_logits(logits))
-                self.memory[client] = round_, everywhere
-        return (weighted / weight[:, None]).softmax(dim=-1)
+            for client, logits in own:
+                self.memory[client] = unpack_logits(pack_logits(logits))
+        return (weighted / total[:, None]).softmax(dim=-1)
 
 
 def batch_norm_entries(model):
@@ -163,7 +138,7 @@ def _loss(logits, targets, settings, class_weights=None):
         return F.cross_entropy(logits, targets[0], label_smoothing=settings.label_smoothing)
     if settings.temperature == 1:
         return F.kl_div(logits.log_softmax(dim=-1), targets[0], reduction="batchmean")
-    return distillation_loss(logits, targets[0], settings.temperature, *targets[1:], 0.25)
+    return distillation_loss(logits, targets[0], settings.temperature)
 
 
 def _average(teachers, name, before):
@@ -205,22 +180,19 @@ class ComparePlain(FederationCallback):
         (FedDF(), False, 1.0),
         (FedDF(), True, 1.0),
         (paper_fedaux(), False, 1.0),
-        (paper_fedaux(remember=True, discount=0.9), False, 1.0),
-        (paper_fedaux(remember=True, discount=0.9), False, 0.6),
+        (paper_fedaux(remember=True), False, 1.0),
+        (paper_fedaux(remember=True), False, 0.6),
     ],
     ids=["FedAvg", "FedDF", "options", "FedAUX", "remember", "fraction"],
 )
-def test_rounds_come_to_the_weights_of_a_plain_loop(
-    algorithm, changed, fraction, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(server, "PERIOD", 1)
-    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3, "fraction": fraction}
+def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction, tmp_path):
+    local, distilled = {"epochs": 2, "batch_size": 16}, {"lr": 1e-3}
     distilled |= local
     if changed:
         local |= {"augmentation": "crop_flip", "schedule": "step", "clip_norm": 0.5}
         local |= {"label_smoothing": 0.1, "batchnorm": "frozen", "class_weights": "balanced"}
         distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
-        distilled |= {"temperature": 2.0, "hard_labels": 0.25}
+        distilled |= {"temperature": 2.0}
     federation = federations.create(
         algorithm,
         {"resnet8": 2, "shufflenet": 2},
@@ -228,7 +200,8 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(
         local=LocalTraining(**local),
         distillation=Distillation(**distilled),
     )
-    compared, data = ComparePlain(), federations.split(4, auxiliary=partly_labeled())
+    data = federations.split(4, distill_fraction=fraction)
+    compared = ComparePlain()
     federations.fit(tmp_path, federation, 2, data, callbacks=[compared])
     assert compared.rounds == 2
 
@@ -272,20 +245,3 @@ def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_pat
     federations.fit(tmp_path, federation, 2, callbacks=[compared])
     assert compared.rounds == 2
     assert len(federation.carried.client_states) == (0 if options else 3)
-
-
-def partly_labeled():
-    """Auxiliary digits, of which those from 5 on are of no private class."""
-    examples = Digits().train()
-    inputs, labels = examples.inputs[64:104], examples.targets[64:104].tolist()
-    return InMemory((inputs, [str(label) if label < 5 else "other" for label in labels]))
-
-
-def test_labels_of_the_distillation_data(tmp_path):
-    data = federations.split(2, auxiliary=partly_labeled())
-    data.setup()
-    labels = Digits().train().targets[64:104][data.auxiliary_rows["distill"]]
-    assert torch.equal(data.distill_labels, torch.where(labels < 5, labels, -1))
-    federation = federations.create(FedDF(), distillation=Distillation(hard_labels=0.5))
-    with pytest.raises(DataError, match="but these have no labels: set it to 0"):
-        federations.fit(tmp_path, federation, 1)

@@ -1,10 +1,9 @@
-"""Pre-training with LARS, a schedule over its steps and clipped gradients, against a plain loop."""
+"""Pre-training with a schedule over its steps and clipped gradients, against a plain loop."""
 
 import copy
 import math
 
 import torch
-from lightly.utils.lars import LARS
 
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.engine import StageRunner, isolated_rng
@@ -18,9 +17,7 @@ class Plain:
 
     def __init__(self, module, job):
         batches, epochs = job.batches, job.epochs
-        layers = [p for p in module.parameters() if p.ndim > 1]
-        others = {"params": [p for p in module.parameters() if p.ndim == 1], "weight_decay": 0}
-        optimizer = LARS([{"params": layers}, others], lr=0.5, momentum=0.9, weight_decay=1e-4)
+        optimizer = torch.optim.SGD(module.parameters(), 0.5, momentum=0.9, weight_decay=1e-4)
         self.rates, total = [], epochs * len(batches)
         torch.manual_seed(job.seed)
         module.train()
@@ -42,7 +39,7 @@ class Plain:
 
 
 def test_h0_is_that_of_a_plain_loop(tmp_path, monkeypatch):
-    options = {"optimizer": "lars", "lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4}
+    options = {"optimizer": "sgd", "lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4}
     settings = Pretraining(
         epochs=4, batch_size=20, schedule="cosine", warmup=0.25, clip_norm=0.05, **options
     )

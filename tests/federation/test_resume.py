@@ -125,7 +125,7 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path, monkeypatch)
 MOMENTS = {
     "before the round": "on_train_batch_start",
     "clients are trained": "pool.train",
-    "students are distilled": "carried.memory.commit",
+    "students are distilled": "_complete_metrics",
     "validated": "on_validation_epoch_end",
 }
 
@@ -317,7 +317,7 @@ def test_a_later_version_measures_earlier_runs(tmp_path):
     saved = content["federation"]
     assert saved["version"] == __version__
     saved["version"] = "0.99.1"
-    del saved["settings"]["optimizer_state"], saved["settings"]["algorithm"]["max_absent"]
+    del saved["settings"]["optimizer_state"], saved["settings"]["algorithm"]["remember"]
     del saved["settings"]["algorithm"]["feature_map"]["whitening"], saved["votes"]
     torch.save(content, tmp_path / "earlier.ckpt")
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)

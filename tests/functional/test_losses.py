@@ -66,23 +66,15 @@ def test_proximal_penalty_is_half_mu_times_the_squared_distance():
     assert anchor[0].grad is None
 
 
-def test_distillation_with_temperature_and_labels_by_definition():
+def test_distillation_with_temperature_by_definition():
     torch.manual_seed(0)
     logits, teacher = torch.randn(2, 5, 4, dtype=torch.double)
-    labels, tau, weight = torch.tensor([1, -1, 0, 3, -1]), 3.0, 0.3
+    tau = 3.0
     total = 0.0
-    for f, g, label in zip(logits, teacher, labels.tolist(), strict=True):
+    for f, g in zip(logits, teacher, strict=True):
         p, q = (g / tau).softmax(0), (f / tau).softmax(0)
-        own = weight if label >= 0 else 0.0
-        soft = sum(p[c] * (p[c] / q[c]).log() for c in range(4))
-        total += (1 - own) * tau**2 * soft - own * f.softmax(0)[label].log()
-    loss = distillation_loss(logits, teacher.softmax(1), tau, labels, weight)
-    assert_close(loss, total / 5)
-    without = distillation_loss(logits, teacher.softmax(1), tau)
-    none = distillation_loss(logits, teacher.softmax(1), tau, torch.full((5,), -1), weight)
-    assert_close(without, none)
-    hard = distillation_loss(logits, teacher.softmax(1), 1.0, labels.clamp(min=0), 1.0)
-    assert_close(hard, torch.nn.functional.cross_entropy(logits, labels.clamp(min=0)))
+        total += tau**2 * sum(p[c] * (p[c] / q[c]).log() for c in range(4))
+    assert_close(distillation_loss(logits, teacher.softmax(1), tau), total / 5)
 
 
 @pytest.mark.parametrize("labels", [[3], [3, 3, 3], [0, 9, 9, 9, 2, 9]])

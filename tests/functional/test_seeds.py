@@ -1,6 +1,6 @@
 import pytest
 
-from fedaux_pl.functional import derive_seed, sample_clients, sample_subset
+from fedaux_pl.functional import derive_seed, sample_clients
 
 
 def test_other_parts_give_other_seeds():
@@ -52,31 +52,3 @@ def test_a_share_must_lie_between_0_and_1(share):
 def test_there_must_be_a_client():
     with pytest.raises(ValueError, match="num_clients: got 0; expected to be at least 1"):
         sample_clients(0, 0.5, 0)
-
-
-@pytest.mark.parametrize(
-    ("count", "fraction", "size"),
-    [(478, 0.5, 239), (478, 0.25, 120), (10, 1.0, 10), (10, 0.01, 2), (1, 0.5, 1), (3, 1e-9, 2)],
-)
-def test_the_size_of_a_subset(count, fraction, size):
-    for seed in range(5):
-        subset = sample_subset(count, fraction, seed).tolist()
-        assert subset == sorted(set(subset))
-        assert len(subset) == size
-        assert set(subset) <= set(range(count))
-
-
-def test_every_position_is_drawn_as_often_as_any_other():
-    """4,000 draws of 5 out of 20: 1,000 times each, with a standard deviation of about 27."""
-    counts = [0] * 20
-    for seed in range(4000):
-        for position in sample_subset(20, 0.25, seed).tolist():
-            counts[position] += 1
-    assert all(abs(count - 1000) < 5 * 27 for count in counts)
-
-
-def test_a_subset_never_changes():
-    assert sample_subset(12, 0.5, 1).tolist() == [0, 1, 4, 6, 8, 11]
-    for fraction in (0, -0.1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match=r"fraction: got .*; expected to lie in \(0, 1\]"):
-            sample_subset(20, fraction, 0)

@@ -336,7 +336,7 @@ def refused(capsys, *args):
         ),
         (
             "--model.local.optimizer=lbfgs",
-            "local.optimizer: got lbfgs; expected adam, adamw, sgd or lars",
+            "local.optimizer: got lbfgs; expected adam, adamw or sgd",
         ),
         (
             "--model.pretraining.views.min_scale=2",

@@ -5,15 +5,16 @@ import yaml
 
 from fedaux_pl.cli.entry import main
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.runs import removed
 from fedaux_pl.runs.config_files import complete_configs
 from fedaux_pl.runs.packaged_configs import FOLDER
+from fedaux_pl.runs.refuse_removed import explain
+from fedaux_pl.runs.removed import REMOVED
 from fedaux_pl.sweeps.sweep_file import find_sweep
 
 KINDS = {
-    "option": [name for name in removed.REMOVED if name.startswith(("model.", "data."))],
-    "class": [name for name in removed.REMOVED if name.isidentifier()],
-    "configuration": [name for name in removed.REMOVED if "/" in name],
+    "option": [name for name in REMOVED if name.startswith(("model.", "data."))],
+    "class": [name for name in REMOVED if name.isidentifier()],
+    "configuration": [name for name in REMOVED if "/" in name],
 }
 
 
@@ -26,24 +27,23 @@ def refusal(args):
 @pytest.mark.parametrize("name", KINDS["option"])
 def test_a_removed_option_gives_its_line(name, tmp_path):
     option, _, value = name.partition("=")
-    assert refusal([f"--{option}={value or 1}"]) == removed.explain(name)
-    assert refusal([f"--{option}", value or "1"]) == removed.explain(name)
+    assert refusal([f"--{option}={value or 1}"]) == explain(name)
+    assert refusal([f"--{option}", value or "1"]) == explain(name)
     nested = value or 1
     for key in reversed(option.split(".")):
         nested = {key: nested}
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(nested))
-    assert refusal(["--config", str(file)]) == removed.explain(name)
+    assert refusal(["--config", str(file)]) == explain(name)
 
 
 @pytest.mark.parametrize("name", KINDS["class"])
 def test_a_removed_class_gives_its_line(name):
-    assert refusal([f"--model.algorithm={name}"]) == removed.explain(name)
-    assert refusal([f"--model.algorithm={{class_path: fedaux_pl.{name}}}"]) == removed.explain(name)
+    assert refusal([f"--model.algorithm={name}"]) == explain(name)
+    assert refusal([f"--model.algorithm={{class_path: fedaux_pl.{name}}}"]) == explain(name)
 
 
-def test_a_class_of_the_user_may_have_such_a_name(monkeypatch):
-    monkeypatch.setattr(removed, "REMOVED", {"FedMD": "choose FedDF"})
+def test_a_class_of_the_user_may_have_such_a_name():
     args = ["--model.algorithm=mine.FedMD"]
     assert complete_configs(args) == args
 
@@ -52,19 +52,18 @@ def test_a_class_of_the_user_may_have_such_a_name(monkeypatch):
 def test_a_removed_configuration_gives_its_line(name):
     assert not (FOLDER / f"{name}.yaml").exists()
     for given in (name, f"{name}.yaml", f"configs/{name}.yaml"):
-        assert removed.REMOVED[name] in refusal(["--config", given])
+        assert REMOVED[name] in refusal(["--config", given])
         with pytest.raises(ConfigurationError) as refused:
             find_sweep(given)
-        assert str(refused.value) == removed.explain(name)
+        assert str(refused.value) == explain(name)
 
 
-def test_the_command_line_prints_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(removed, "REMOVED", {"model.local.privacy": "use FedClassMeans"})
-    assert main(["fit", "--config=quickstart", "--model.local.privacy={epsilon: 1}"]) == 1
+def test_the_command_line_prints_one_line(capsys):
+    assert main(["fit", "--config=quickstart", "--model.distillation.min_share=0.1"]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert "model.local.privacy was removed after version 1.0" in line
-    assert line.endswith("use FedClassMeans")
+    assert "model.distillation.min_share was removed after version 1.0" in line
+    assert line.endswith(REMOVED["model.distillation.min_share"])
 
 
 def test_every_name_is_of_a_known_kind():
-    assert sorted(sum(KINDS.values(), [])) == sorted(removed.REMOVED)
+    assert sorted(sum(KINDS.values(), [])) == sorted(REMOVED)

@@ -52,24 +52,12 @@ class CapturedPredictor:
         self._captured: dict[_PassKind, tuple[Tensor, list[Tensor], Replay]] = {}
 
     @torch.no_grad()
-    def predict(
-        self,
-        state: Mapping[str, Tensor],
-        inputs: Inputs,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the logits of all inputs with the given weights, shape (N, C), float32.
-
-        With ``rows``, the positions of M of the inputs, only these are predicted, shape (M, C).
-        """
+    def predict(self, state: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+        """Compute the logits of all inputs with the given weights, shape (N, C), float32."""
         copy_tensors(self._weights.values(), [state[name] for name in self._weights])
         # batches of equal sizes, because each size is compiled, tried and captured
         most = prediction_batch_size(self._model, inputs, captured=True)
         size = ceil_div(len(inputs), ceil_div(len(inputs), most))
-        if rows is not None:  # filled up to whole batches of that size
-            filled = torch.cat([rows, rows[:1].expand(-len(rows) % size)])
-            batches = read_batches(inputs, torch.split(filled, size))
-            return torch.cat([self._predict_batch(x) for x in batches])[: len(rows)]
         ranges = split_range(len(inputs), size, equal=True)
         batches = read_batches(inputs, [slice(start, end) for start, end, _ in ranges])
         logits = []

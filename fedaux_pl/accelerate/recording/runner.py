@@ -106,19 +106,18 @@ class CudaRunner(StageRunner):
         state: State,
         inputs: Inputs,
         statistics: BatchNormStatistics,
-        rows: Tensor | None = None,
     ) -> Tensor:
-        """Compute the logits of a model with the given weights, on all inputs or some rows.
+        """Compute the logits of a model with the given weights.
 
         Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
         fixed size. A network of others may synchronize, which cannot be captured.
         """
         is_foreign = isinstance(model, AdaptedNetwork)
         if statistics != "running" or is_foreign or not getattr(model, "fixed_size_inputs", False):
-            return super().predict(model, state, inputs, statistics, rows)
+            return super().predict(model, state, inputs, statistics)
         if model not in self._predictors:
             self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
-        return self._predictors[model].predict(state, inputs, rows)
+        return self._predictors[model].predict(state, inputs)
 
     def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set; before that, kernels are compiled in threads."""

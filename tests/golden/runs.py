@@ -103,6 +103,12 @@ RUNS = {
     },
 }
 
+FROM_RANDOM_WEIGHTS = tuple(
+    f"methods/{name}"
+    for name in ("centralized", "fedavg", "fedavgm", "fedbe", "fedbn", "feddf", "fedprox")
+)
+"""The runs without pre-training whose steps do not divide by small numbers."""
+
 
 @dataclass(frozen=True)
 class Result:

@@ -1,5 +1,6 @@
 """The stored results, and the machine that they came from."""
 
+import hashlib
 import json
 import platform
 from functools import partial
@@ -32,7 +33,11 @@ def pixels():
 
 
 def first_rounds():
-    """The stored entries of the server's models after round 1, by run and name."""
+    """The stored entries of the server's models after round 1, by run and name.
+
+    Only runs from random weights are there: with pre-training, sums that are rounded in another way
+    grow to differences of the size of the weights within two epochs.
+    """
     by_run = {}
     for name, tensor in load_file(FIRST_ROUNDS).items():
         run, _, key = name.partition("//")
@@ -45,8 +50,10 @@ def machine():
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    flags = [line.partition(": ")[2] for line in lines if line.startswith("flags")]
     return {
         "cpu": models[0] if models else platform.processor(),
+        "flags": hashlib.sha256("".join(flags[:1]).encode()).hexdigest()[:16],
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__.partition("+")[0],
     }

@@ -29,7 +29,8 @@ if __name__ == "__main__":
             "accuracy": result.accuracy,
             **machine,
         }
-        first_rounds[name] = result.first_round
+        if name in runs.FROM_RANDOM_WEIGHTS:
+            first_rounds[name] = result.first_round
         print(name, results[name]["weights"], f"{result.accuracy:.1%}", flush=True)
     content = {"runs": results, "pixels": runs.pixels()}
     stored.RESULTS.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")

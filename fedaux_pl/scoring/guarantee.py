@@ -57,7 +57,8 @@ def tabulate_releases(
         sent = f"all releases about a record in the ledger (at most {total.releases})"
         cost = f"({total.epsilon:.4g}, {total.delta:g})"
         is_private = math.isfinite(total.epsilon)
-        rows.append(Guarantee(sent, "private", cost) if is_private else Guarantee(sent))
+        private = "private without dropout" if total.updates else "private"
+        rows.append(Guarantee(sent, private, cost) if is_private else Guarantee(sent))
     return rows
 
 

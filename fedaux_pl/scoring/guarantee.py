@@ -13,6 +13,11 @@ from fedaux_pl.scoring.scoring import Scoring
 NOT_PRIVATE = "NOT private"
 SIMULATED = f"{NOT_PRIVATE} (simulated noise)"
 UNLIMITED = "unlimited"
+UPDATES_IN_THE_CLEAR = (
+    "model updates have no privacy guarantee; if everything that leaves a client must be private, "
+    "use FedClassMeans"
+)
+"""Every run says so whose clients send models."""
 
 
 @dataclass(frozen=True)

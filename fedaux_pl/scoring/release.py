@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -366,19 +365,3 @@ def standard_normal(count: int, source: random.Random) -> Tensor:
     tails = [(source.getrandbits(1022) + 1) / 2**1023 for _ in range(count)]  # in (0, 1/2]
     signs = [1 - 2 * source.getrandbits(1) for _ in range(count)]
     return torch.from_numpy(np.array(signs) * ndtri(np.array(tails)))
-
-
-def secret_normal(count: int) -> Tensor:
-    """Draw noise as ``standard_normal``, from the operating system, fast enough for gradients.
-
-    The uniform number has 53 bits; where these leave fewer than 43 significant ones, in the tails,
-    it has 1,022 more.
-    """
-    bits = np.frombuffer(os.urandom(8 * count), np.uint64)
-    signs = 1 - 2 * (bits & np.uint64(1)).astype(np.float64)
-    heads = (bits >> np.uint64(11)).astype(np.float64)
-    rests = np.full(count, 0.5)
-    source = random.SystemRandom()
-    for index in np.flatnonzero(heads < 2**43):
-        rests[index] = (source.getrandbits(1022) + 1) / 2**1022
-    return torch.from_numpy(signs * ndtri((heads + rests) / 2**54))

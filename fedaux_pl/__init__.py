@@ -30,7 +30,7 @@ _NAMES = {
     "data": "AGNews AmazonReviews BookCorpus CIFAR10 CIFAR100 Digits FederatedDataModule Glosses "
     "ImageFolder ImageNet32 ImageNetSubset InMemory NpzImages STL10 SVHN Source TextDraw TextFiles "
     "TextLayout ViewSettings",
-    "federation": "Distillation Federation LocalTraining Pretraining UpdatePrivacy",
+    "federation": "Distillation Federation LocalTraining Pretraining",
     "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule FeatureDistillation KNNAccuracy LanguageModeling "
     "OptimizerSettings ScoringHead SimCLR",

@@ -25,7 +25,6 @@ from triton.runtime.jit import MockTensor
 
 from fedaux_pl.accelerate import context, eligibility, kernels, speed_up
 from fedaux_pl.accelerate.context import using
-from fedaux_pl.accelerate.convolution.sample_gradients import sum_rows
 from fedaux_pl.data.views import SimCLRViews
 from fedaux_pl.models import create_model
 
@@ -122,13 +121,6 @@ def _run_networks() -> None:
                 _run_images(_without_data(create_model(name, 10)))
             _run_texts(_without_data(create_model("tinybert", 4, pretrained=False)))
     speed_up(SimCLRViews())(_images(512), of_each=2)
-    _sum_gradients()
-
-
-def _sum_gradients() -> None:
-    for dtype in PRECISIONS:
-        for width in (10, 512):  # rows that are not all aligned, and aligned ones
-            sum_rows(torch.empty(48, width, dtype=dtype), torch.empty(48))
 
 
 def _run_images(model: nn.Module) -> None:

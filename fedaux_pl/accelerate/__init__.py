@@ -8,7 +8,6 @@ computes the same, more slowly.
 from fedaux_pl.accelerate import views as views
 from fedaux_pl.accelerate.bert import fast_encoder as fast_encoder
 from fedaux_pl.accelerate.convolution import networks as networks
-from fedaux_pl.accelerate.convolution import sample_gradients as sample_gradients
 from fedaux_pl.accelerate.recording.runner import CudaRunner
 from fedaux_pl.accelerate.versions import speed_up
 

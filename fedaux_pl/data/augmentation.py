@@ -141,11 +141,6 @@ def check_option(option: AugmentationOption) -> None:
     check_setting("augmentation", option, is_allowed, expected)
 
 
-def changes_each_image(option: AugmentationOption) -> bool:
-    """Return whether each image changes by numbers of its own, whatever the others are."""
-    return _options_by_name(option).keys() <= _FUNCTIONS.keys()
-
-
 def class_paths(option: AugmentationOption) -> list[str]:
     """Return the class paths of an option, but not those of torchvision."""
     names = _options_by_name(option)

@@ -18,7 +18,6 @@ from fedaux_pl.data.holdings import Holding, PrivateData, PublicData, Split
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_unit_range
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting, is_positive
 from fedaux_pl.functional import balanced_weights, derive_seed
@@ -434,17 +433,6 @@ class FederatedDataModule(pl.LightningDataModule):
         options |= self._shuffled(batch_size, len(subset), holdings.CLIENT, index, seed)
         weights = (self.sample_weights,) if balanced else ()
         return TensorBatches(train.inputs, train.targets, *weights, subset=subset, **options)
-
-    def private_batches(
-        self, index: int, rate: float, steps: int, seed: int | None, **options: Any
-    ) -> PoissonBatches:
-        """Return batches of DP-SGD of a client; without a seed they are secret."""
-        train = self._train()
-        if seed is not None:
-            seed = derive_seed(self.seed, holdings.CLIENT, index, seed)
-        options |= {"rate": rate, "steps": steps, "seed": seed}
-        subset = self.client_indices[index]
-        return PoissonBatches(train.inputs, train.targets, subset=subset, **options)
 
     @cached_property
     def sample_weights(self) -> Tensor:

@@ -16,7 +16,6 @@ from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import pl
-from fedaux_pl.modules import GradientNoise
 from fedaux_pl.modules.optimizers import OptimizedModule
 
 
@@ -51,7 +50,6 @@ class Job:
     optimizer_state: dict[str, Any] | None = None  # None for a fresh start
     keep_optimizer: bool = True  # whether the result holds the optimizer's state
     correction: State | None = None  # added to the gradients of a ``corrected`` ClientModule
-    noise: GradientNoise | None = None  # of the gradients of a PrivateClientModule
     name: str = ""  # whose training it is, for messages; empty for the server's
     lr: Callable[[int], float] | None = None  # of a step, from 0; None for that of the optimizer
 
@@ -61,8 +59,6 @@ class Job:
             module.start_from(self.state)  # type: ignore[operator]
         if self.correction is not None:
             module.set_correction(self.correction)  # type: ignore[operator]
-        if self.noise is not None:
-            module.set_noise(self.noise)  # type: ignore[operator]
         restore(optimizer, self.optimizer_state)
         module.train()
 
@@ -167,9 +163,7 @@ class StageRunner:
                 steps += len(losses)
                 if losses:
                     loss = torch.stack(losses).mean().item()  # one transfer per epoch
-                    # whether the loss of a private training is finite has no guarantee
-                    if job.noise is None or not job.noise.secret:
-                        self.check_finite(loss, module, epoch, job.name)
+                    self.check_finite(loss, module, epoch, job.name)
                 if on_epoch is not None:
                     on_epoch(loss)
         return job.result(module, optimizer, loss, steps)

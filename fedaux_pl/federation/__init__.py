@@ -8,7 +8,6 @@ from fedaux_pl.federation.settings import (
     Pretraining,
     RoundTraining,
     TrainingSettings,
-    UpdatePrivacy,
 )
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "Role",
     "RoundTraining",
     "TrainingSettings",
-    "UpdatePrivacy",
 ]

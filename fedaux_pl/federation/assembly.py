@@ -19,7 +19,7 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.models import complete_options
-from fedaux_pl.modules import ClientModule, DistillationModule, PrivateClientModule
+from fedaux_pl.modules import ClientModule, DistillationModule
 from fedaux_pl.modules.classifier_module import ClassifierModule
 
 _Module = TypeVar("_Module", bound=ClassifierModule)
@@ -60,7 +60,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
     )
     modules = _create_modules(
         federation,
-        ClientModule if local.privacy is None else PrivateClientModule,
+        ClientModule,
         local,
         mu=algorithm.mu,
         corrected=algorithm.has_payload,

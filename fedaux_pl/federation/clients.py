@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -12,8 +11,6 @@ from torch.nn.functional import one_hot
 
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
-from fedaux_pl.data import TensorBatches
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
 from fedaux_pl.engine.inference import (
     BatchNormOption,
@@ -22,18 +19,16 @@ from fedaux_pl.engine.inference import (
     predict_private_features,
     server_statistics,
     statistics_batch_size,
-    without_trials,
 )
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.fixed_features import FixedFeatures
-from fedaux_pl.federation.private_updates import private_steps, released_mu
-from fedaux_pl.federation.settings import LocalTraining, UpdatePrivacy
-from fedaux_pl.functional import SampledGaussian, blend_states, clipped_log_likelihood
+from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.modules import ClientModule, GradientNoise
+from fedaux_pl.modules import ClientModule
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
@@ -50,7 +45,6 @@ class LocalClients:
     algorithm: Algorithm
     batchnorm_statistics: BatchNormOption = "running"  # of evaluation
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
-    secret_updates: bool = False  # whether batches and noise of private updates are secret
     features: dict[str, FixedFeatures] = field(default_factory=dict)  # h(x), if modules read it
 
     def prepare(
@@ -202,9 +196,7 @@ class LocalClients:
             if not group or not module.reads_features:
                 continue
             if name not in self.features:
-                is_private = self.settings.privacy is not None
-                predict = predict_private_features if is_private else predict_features
-                self.features[name] = FixedFeatures(self.context, predict)
+                self.features[name] = FixedFeatures(self.context)
             self.features[name].update(module.model, states[name], group)
 
     def _run(
@@ -215,10 +207,7 @@ class LocalClients:
         for name, module in self.modules.items():
             clients = [client for client in jobs if self.context.architectures[client] == name]
             group = [jobs[client] for client in clients]
-            # Poisson batches have many sizes
-            trials = nullcontext() if self.settings.privacy is None else without_trials()
-            with trials:
-                trained = self.context.runner.run_all(module, group, on_done=on_done)
+            trained = self.context.runner.run_all(module, group, on_done=on_done)
             results |= zip(clients, trained, strict=True)
         return results
 
@@ -311,17 +300,13 @@ class LocalClients:
         correction = None
         if self.algorithm.has_payload:
             correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
-        noise = None
-        if self.settings.privacy is None:
-            batches: TensorBatches | PoissonBatches = self.context.data.client_batches(
-                client,
-                self.settings.batch_size,
-                round_,
-                balanced=self.settings.class_weights == "balanced",
-                augmentation=self.settings.augment,
-            )
-        else:
-            batches, noise = self._private_batches(self.settings.privacy, round_, client)
+        batches = self.context.data.client_batches(
+            client,
+            self.settings.batch_size,
+            round_,
+            balanced=self.settings.class_weights == "balanced",
+            augmentation=self.settings.augment,
+        )
         fixed = self.features.get(self.context.architectures[client])
         if fixed is not None:  # steps read h(x) in place of x
             batches.tensors = (fixed.values, *batches.tensors[1:])
@@ -333,29 +318,6 @@ class LocalClients:
             optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
             correction=correction,
-            noise=noise,
             name=self.context.data.client_names[client],
             lr=self.context.lr_of(self.settings, round_),
         )
-
-    def private_steps(self, client: int) -> SampledGaussian:
-        """Return the steps of a round of private updates."""
-        size = self.context.data.client_sizes[client]
-        mu = released_mu(self.algorithm.scoring)
-        return private_steps(self.settings, size, self.context.rounds, mu)
-
-    def _private_batches(
-        self, privacy: UpdatePrivacy, round_: int, client: int
-    ) -> tuple[PoissonBatches, GradientNoise]:
-        steps = self.private_steps(client)
-        data = self.context.data
-        batches = data.private_batches(
-            client,
-            steps.rate,
-            steps.steps // self.settings.epochs,
-            None if self.secret_updates else round_,
-            augmentation=self.settings.augment,
-        )
-        expected = steps.rate * data.client_sizes[client]
-        secret = self.secret_updates
-        return batches, GradientNoise(privacy.clip_norm, steps.multiplier, expected, secret)

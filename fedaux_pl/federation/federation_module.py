@@ -34,7 +34,6 @@ from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, all_given_h0, check_names
 from fedaux_pl.federation.guarantees import describe_guarantees, tabulate_guarantees
 from fedaux_pl.federation.hyperparameters import describe, rebuild
-from fedaux_pl.federation.private_updates import check_private_updates
 from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
@@ -214,8 +213,6 @@ class FederationModule(LightningModule):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
-        if self.local.privacy is not None:
-            check_private_updates(self)
         if self.is_voted and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
 
@@ -414,8 +411,7 @@ class FederationModule(LightningModule):
             "algorithm": self.algorithm.settings(),
             "data": self.data.settings(),
         }
-        is_scheduled = self.local.is_scheduled or self.distillation.is_scheduled
-        if is_scheduled or self.local.privacy is not None:
+        if self.local.is_scheduled or self.distillation.is_scheduled:
             settings["rounds"] = self.trainer.max_epochs
         settings.pop("metrics", None)  # a resumed run may measure more
         settings.pop("acceleration")  # and use another device

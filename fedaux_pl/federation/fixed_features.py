@@ -1,12 +1,12 @@
 """h(x) where only heads are trained: computed once, not in every step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from fedaux_pl.data.lazy_inputs import Inputs
+from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.given_h0 import same_weights
 from fedaux_pl.functional.averaging import State
@@ -18,7 +18,6 @@ class FixedFeatures:
     """h(x) of the clients' training data by one architecture, for the clients that have trained."""
 
     context: Context
-    predict: Callable[[nn.Module, Inputs], Tensor]
     backbone: State = field(default_factory=dict)
     clients: set[int] = field(default_factory=set)
     values: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, d), 0 for other clients
@@ -37,7 +36,7 @@ class FixedFeatures:
         with self.context.progress.stage("features", len(new), "client") as stage:
             for client in new:
                 inputs = data.client(client).inputs
-                features = self.predict(model, inputs).to(inputs.device)
+                features = predict_features(model, inputs).to(inputs.device)
                 if not self.clients:
                     size = len(data.all_inputs[0]), features.shape[1]
                     self.values = features.new_zeros(size)

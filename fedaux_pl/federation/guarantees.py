@@ -2,14 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from fedaux_pl.federation.private_updates import (
-    describe_updates,
-    steps_of_clients,
-    tabulate_updates,
-)
-from fedaux_pl.scoring.guarantee import Guarantee, tabulate_releases
+from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR, Guarantee, tabulate_releases
 from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.released_heads import IN_THE_CLEAR, describe_all, describe_privacy
+from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
 if TYPE_CHECKING:  # a federation has guarantees
     from fedaux_pl.federation.federation_module import FederationModule
@@ -22,8 +17,9 @@ def describe_guarantees(federation: "FederationModule") -> list[str]:
     notes = federation.role.privacy_notes
     if scoring is None or algorithm.trains_clients:
         privacy = None if scoring is None else scoring.privacy
-        updates = _describe_updates(federation)
-        lines = describe_privacy(federation.all_heads, federation.total_cost, privacy, updates)
+        lines = describe_privacy(federation.all_heads, federation.total_cost, privacy)
+        lines.append(UPDATES_IN_THE_CLEAR)
+        lines.append("NOT private: the training losses that clients send in every round")
     else:
         has_more = federation.holds_out or notes or _uses_training_data(federation)
         besides = "and what the next line says" if has_more else ""
@@ -46,7 +42,7 @@ def tabulate_guarantees(federation: "FederationModule") -> list[Guarantee]:
     if scoring is not None and not algorithm.trains_clients:
         rows.append(Guarantee("once: the number of its records", "none, it counts as public", "-"))
     else:
-        rows += _tabulate_updates(federation)
+        rows.append(Guarantee("every round: its model and its training loss"))
     rows += [Guarantee(sent) for sent in _list_unprotected(federation)]
     return [*rows, *federation.role.unprotected]
 
@@ -81,31 +77,6 @@ def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
         sent = "what clients send besides their weights and what they keep between rounds"
         unprotected["every round: more than its weights, and what it keeps"] = f"{sent}, {saved}"
     return unprotected
-
-
-def _tabulate_updates(federation: "FederationModule") -> list[Guarantee]:
-    """Return the rows of what clients send in every round."""
-    if federation.local.privacy is None:
-        return [Guarantee("every round: its model and its training loss")]
-    return tabulate_updates(
-        federation.local,
-        rounds=federation.trainer.max_epochs or -1,
-        scoring=federation.algorithm.scoring,
-        secret=federation.role.secret_updates,
-    )
-
-
-def _describe_updates(federation: "FederationModule") -> list[str]:
-    """Return the sentences about what clients send in every round."""
-    if federation.local.privacy is None:
-        return [IN_THE_CLEAR]
-    return describe_updates(
-        federation.local,
-        steps_of_clients(federation),
-        rounds=federation.trainer.max_epochs or -1,
-        scoring=federation.algorithm.scoring,
-        secret=federation.role.secret_updates,
-    )
 
 
 def _uses_training_data(federation: "FederationModule") -> bool:

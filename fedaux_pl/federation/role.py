@@ -22,7 +22,6 @@ class Role:
 
     has_rounds = True  # whether rounds follow ``run``
     announces_duration = True
-    secret_updates: bool = False  # whether draws of private updates come from the system
     privacy_notes: Sequence[str] = ()  # what else leaves the clients, a sentence each
     unprotected: Sequence[Guarantee] = ()  # the same as rows of the table of guarantees
 

@@ -1,6 +1,5 @@
 """The metrics of a round that do not need predictions: losses, bytes, memory."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,10 @@ from fedaux_pl.scoring import Collected
 
 
 def loss_metrics(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the training losses of a round's clients; empty if none has sent one."""
-    losses = [answer.loss for answer in answers if not math.isnan(answer.loss)]
-    if not losses:
+    """Return the training losses of a round's clients; empty if none has trained."""
+    if not answers:
         return {}
+    losses = [answer.loss for answer in answers]
     return {
         "client_loss/mean": sum(losses) / len(losses),
         "client_loss/min": min(losses),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from torch import Tensor, nn
 
 from fedaux_pl.algorithms import Blend
-from fedaux_pl.data.augmentation import Augmentation, AugmentationOption, changes_each_image
+from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.views import ViewSettings
 from fedaux_pl.errors import (
@@ -22,7 +22,6 @@ from fedaux_pl.errors import (
     is_fraction,
     is_positive,
 )
-from fedaux_pl.functional.sampled_gaussian import LARGEST_EPSILON, LEAST_DELTA
 from fedaux_pl.models import load_network
 from fedaux_pl.modules import FeatureDistillation, LanguageModeling, SelfSupervised, SimCLR
 from fedaux_pl.modules.client import BatchNormMode
@@ -159,30 +158,6 @@ class RoundTraining(TrainingSettings):
 
 
 @dataclass(frozen=True)
-class UpdatePrivacy:
-    """The privacy of all that a client sends: its updates in all rounds, and its releases.
-
-    Args:
-        epsilon: Above 0 and at most 512. What the releases of the method cost is a part of it.
-        delta: Between 0 and 1, at least 1e-10.
-        clip_norm: The norm to which the gradient of each record is clipped.
-    """
-
-    epsilon: float
-    delta: float = 1e-5
-    clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        is_allowed = is_positive(self.epsilon) and self.epsilon <= LARGEST_EPSILON
-        expected = f"lie in (0, {LARGEST_EPSILON:g}]"
-        check_setting("privacy.epsilon", self.epsilon, is_allowed, expected)
-        is_allowed = is_positive(self.clip_norm)
-        check_setting("privacy.clip_norm", self.clip_norm, is_allowed, "be a positive number")
-        is_allowed = is_fraction(self.delta) and self.delta >= LEAST_DELTA
-        check_setting("privacy.delta", self.delta, is_allowed, f"lie in [{LEAST_DELTA:g}, 1)")
-
-
-@dataclass(frozen=True)
 class LocalTraining(RoundTraining):
     """How a client trains.
 
@@ -197,8 +172,6 @@ class LocalTraining(RoundTraining):
             none. Every evaluated round costs that training of all clients.
         class_weights: ``balanced`` weights the loss of each sample by N / (K n_c): the client has N
             samples of K classes, n_c of the sample's. ``none`` weights all alike.
-        privacy: Trains by DP-SGD, so that all that a client sends in the run is private, such as
-            {epsilon: 8, delta: 1.0e-5, clip_norm: 1}; null sends updates in the clear.
     """
 
     option: ClassVar[str] = "local"
@@ -207,7 +180,6 @@ class LocalTraining(RoundTraining):
     batchnorm: BatchNormMode = "batch"
     fine_tuning: int = 0
     class_weights: ClassWeights = "none"
-    privacy: UpdatePrivacy | None = None
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -219,30 +191,6 @@ class LocalTraining(RoundTraining):
         check_setting("batchnorm", self.batchnorm, is_known, "be batch or frozen")
         is_known = self.class_weights in get_args(ClassWeights)
         check_setting("class_weights", self.class_weights, is_known, "be none or balanced")
-        if self.privacy is not None:
-            self._check_private()
-
-    def _check_private(self) -> None:
-        """Raise a ValueError for an option with which a step is not a sum over single records."""
-        is_allowed = isinstance(self.privacy, UpdatePrivacy)
-        check_setting("privacy", self.privacy, is_allowed, "be an UpdatePrivacy object or None")
-        expected = "be null with local.privacy, which clips the gradient of each record"
-        check_setting("clip_norm", self.clip_norm, self.clip_norm is None, expected)
-        is_allowed = self.class_weights == "none"
-        expected = "be none with local.privacy: the weights depend on the labels of all records"
-        check_setting("class_weights", self.class_weights, is_allowed, expected)
-        expected = "be 0 with local.privacy: its epochs are not part of the budget"
-        check_setting("fine_tuning", self.fine_tuning, self.fine_tuning == 0, expected)
-        is_allowed = changes_each_image(self.augmentation)
-        expected = "be flip or crop_flip with local.privacy: others may mix the images of a batch"
-        check_setting("augmentation", self.augmentation, is_allowed, expected)
-
-    @classmethod
-    def from_plain(cls, **values: Any) -> Self:
-        """Create the settings of which ``plain`` has the values."""
-        if values.get("privacy") is not None:
-            values["privacy"] = UpdatePrivacy(**values["privacy"])
-        return cls(**values)
 
 
 @dataclass(frozen=True)

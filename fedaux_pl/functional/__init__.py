@@ -46,11 +46,6 @@ from fedaux_pl.functional.privacy import (
     softmax_sensitivity,
 )
 from fedaux_pl.functional.ridge import classifier_of_means, ridge_classifier
-from fedaux_pl.functional.sampled_gaussian import (
-    SampledGaussian,
-    noise_multiplier,
-    sampled_gaussian_epsilon,
-)
 from fedaux_pl.functional.seeds import derive_seed, sample_clients
 from fedaux_pl.functional.soft_labels import (
     SoftLabelSum,
@@ -62,7 +57,6 @@ from fedaux_pl.functional.soft_labels import (
 
 __all__ = [
     "LinearClassifier",
-    "SampledGaussian",
     "SoftLabelSum",
     "average_states",
     "balanced_weights",
@@ -90,7 +84,6 @@ __all__ = [
     "most_records",
     "most_votes",
     "newton_step",
-    "noise_multiplier",
     "noise_of_sum",
     "nt_xent_loss",
     "pack_logits",
@@ -100,7 +93,6 @@ __all__ = [
     "ridge_classifier",
     "sample_clients",
     "sample_posterior",
-    "sampled_gaussian_epsilon",
     "scoring_sensitivity",
     "shard_partition",
     "shrink_to_mean",

@@ -195,10 +195,9 @@ class Encoder(Classifier):
 
         In evaluation without gradients, texts are sorted by length and run in parts, each trimmed
         to its longest text. Otherwise the batch is trimmed on the CPU only, see ``trimmed``.
-        An exported graph and vmap, whose shapes cannot depend on values, keep all padding.
+        An exported graph, whose shapes cannot depend on values, keeps all padding.
         """
-        is_mapped = torch._C._are_functorch_transforms_active()
-        if torch.compiler.is_exporting() or is_mapped:
+        if torch.compiler.is_exporting():
             return self._encode(x)
         if self.training or torch.is_grad_enabled():
             try:

@@ -5,8 +5,6 @@ from fedaux_pl.modules.distillation import DistillationModule as DistillationMod
 from fedaux_pl.modules.feature_distillation import FeatureDistillation as FeatureDistillation
 from fedaux_pl.modules.language_modeling import LanguageModeling as LanguageModeling
 from fedaux_pl.modules.optimizers import OptimizerSettings as OptimizerSettings
-from fedaux_pl.modules.private_client import GradientNoise as GradientNoise
-from fedaux_pl.modules.private_client import PrivateClientModule as PrivateClientModule
 from fedaux_pl.modules.scoring_head import ScoringHead as ScoringHead
 from fedaux_pl.modules.self_supervised import KNNAccuracy as KNNAccuracy
 from fedaux_pl.modules.self_supervised import SelfSupervised as SelfSupervised

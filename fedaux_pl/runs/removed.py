@@ -25,4 +25,19 @@ REMOVED: Mapping[str, str] = {
         "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
     ),
     "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
+    "GradientNoise": "to train by DP-SGD, use opacus",
+    "PrivateClientModule": "to train by DP-SGD, use opacus",
+    "SampledGaussian": "to account for DP-SGD, use opacus or dp-accounting",
+    "UpdatePrivacy": "if everything that leaves a client must be private, use FedClassMeans",
+    "model.local.privacy": (
+        "if everything that leaves a client must be private, use FedClassMeans: model updates have "
+        "no privacy guarantee"
+    ),
+    "noise_multiplier": "to account for DP-SGD, use opacus or dp-accounting",
+    "paper/private_updates": "docs/private_results.md has its results, measured with 1.0.0",
+    "privacy/private_updates": (
+        "if everything that leaves a client must be private, use methods/fedclassmeans: model "
+        "updates have no privacy guarantee"
+    ),
+    "sampled_gaussian_epsilon": "to account for DP-SGD, use opacus or dp-accounting",
 }

@@ -210,7 +210,10 @@ class Budget:
             if last is not None:
                 before = self._total(ledger, entries)
                 spent = before.epsilon_alone if is_alone else before.epsilon
-                left = 0.999 * remaining_epsilon(limit, spent, self.delta)  # printed, not above it
+                left = remaining_epsilon(limit, spent, self.delta)
+                if before.updates:  # they have no mu
+                    left = max(0.0, limit - spent)
+                left *= 0.999  # printed, not above it
                 count = counted(total.releases - 1, "earlier release")
                 reason += (
                     f", of which epsilon {left:.4g} is left: the ledger has {count} about these "

@@ -13,6 +13,11 @@ from fedaux_pl.scoring.scoring import Scoring
 NOT_PRIVATE = "NOT private"
 SIMULATED = f"{NOT_PRIVATE} (simulated noise)"
 UNLIMITED = "unlimited"
+UPDATES_IN_THE_CLEAR = (
+    "model updates have no privacy guarantee; if everything that leaves a client must be private, "
+    "use FedClassMeans"
+)
+"""Every run says so whose clients send models."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def tabulate_releases(
         sent = f"all releases about a record in the ledger (at most {total.releases})"
         cost = f"({total.epsilon:.4g}, {total.delta:g})"
         is_private = math.isfinite(total.epsilon)
-        rows.append(Guarantee(sent, "private", cost) if is_private else Guarantee(sent))
+        private = "private without dropout" if total.updates else "private"
+        rows.append(Guarantee(sent, private, cost) if is_private else Guarantee(sent))
     return rows
 
 

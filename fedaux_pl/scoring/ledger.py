@@ -41,6 +41,7 @@ _SEEN: dict[Path, dict[str, bytes]] = {}
 """The checksums of the entries that this process has read or added, by folder and name."""
 _STORED = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
 _MECHANISMS = {*get_args(Mechanism), "sampled", "none"}  # see Release
+_DROPOUT = "whose guarantee fails if the network has dropout"
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,14 @@ class PrivacySpent:
     delta: float
     folder: Path
     epsilon_alone: float = math.inf  # if secure sums protect nothing
+    updates: int = 0  # the releases that are model updates of version 1.0
 
     def describe(self) -> str:
         """Return the total as a sentence."""
         count = counted(self.releases, "release")
         return (
             f"the ledger {self.folder} has at most {count} about a record of these data, in all "
-            f"(epsilon {self.epsilon:.4g}, delta {self.delta:g})"
+            f"(epsilon {self.epsilon:.4g}, delta {self.delta:g}){self.describe_updates()}"
         )
 
     def describe_one(self, release: Release) -> str:
@@ -89,6 +91,17 @@ class PrivacySpent:
         return (
             f"(epsilon {release.epsilon:g}, delta {release.delta:g})-private; spent so far: "
             f"epsilon {self.epsilon:.4g} in at most {self.releases} about a record"
+            f"{self.describe_updates()}"
+        )
+
+    def describe_updates(self) -> str:
+        """Return the words that follow a total with model updates of version 1.0."""
+        if not self.updates:
+            return ""
+        count = counted(self.updates, "model update")
+        return (
+            f", including {count} of version 1.0, {_DROPOUT}; their epsilons and deltas are added, "
+            f"so the total holds at delta {self.delta:g}"
         )
 
 
@@ -208,7 +221,8 @@ class Ledger:
 
         Args:
             digests: The keyed digests of the records of each client.
-            delta: The delta at which to state the total.
+            delta: The delta at which to state the total. Model updates of version 1.0 add theirs
+                to it.
             entries: What ``entries`` has returned, with planned releases; None to read it.
         """
         entries = self.entries() if entries is None else entries
@@ -226,27 +240,34 @@ class Ledger:
             return PrivacySpent(0, 0.0, delta, self.folder, 0.0)
         group_of = np.repeat(np.arange(len(records)), [len(group) for group in records])
 
-        # steps of DP-SGD have no mu: all sets of releases that a record can have are compared
-        has_steps = any(release.steps for group in releases for release in group)
+        # updates of version 1.0 have no mu: all sets of releases of a record are compared
+        has_updates = any(release.is_update for group in releases for release in group)
         numbers = np.random.default_rng(0).random(len(releases))  # each set has another sum
 
         def candidates(mu: Callable[[Release], float]) -> Iterator[list[Release]]:
             """Yield the releases about each record for which they may cost most."""
             costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
-            sums = np.bincount(position, weights=(numbers if has_steps else costs)[group_of])
+            sums = np.bincount(position, weights=(numbers if has_updates else costs)[group_of])
             cost = np.where(is_asked, sums, -1)
-            records = np.unique(cost, return_index=True)[1] if has_steps else [cost.argmax()]
+            records = np.unique(cost, return_index=True)[1] if has_updates else [cost.argmax()]
             for record in records:
                 if is_asked[record]:
                     about = group_of[position == record]
                     yield [release for i in about for release in releases[i]]
 
-        together = [(spent(about, delta), len(about)) for about in candidates(lambda r: r.mu)]
-        largest, count = max(together)
+        together = [(spent(about, delta), about) for about in candidates(lambda r: r.mu)]
+        (epsilon, _), most = max(together, key=lambda one: (one[0], len(one[1])))
         alone = max(
             spent(about, delta, alone=True)[0] for about in candidates(lambda r: r.mu_alone)
         )
-        return PrivacySpent(count, *largest, self.folder, alone)
+        return PrivacySpent(
+            releases=len(most),
+            epsilon=epsilon,
+            delta=max(stated for (_, stated), _ in together),
+            folder=self.folder,
+            epsilon_alone=alone,
+            updates=max(sum(release.is_update for release in about) for _, about in together),
+        )
 
     def _refusal(self, done: str, reason: object) -> str:
         return (

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +14,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from fedaux_pl.errors import check_setting
-from fedaux_pl.functional import (
-    SampledGaussian,
-    gaussian_epsilon,
-    gaussian_sigma,
-    sampled_gaussian_epsilon,
-)
+from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import MIN_EPSILON, Mechanism
-from fedaux_pl.functional.sampled_gaussian import LEAST_DELTA
 from fedaux_pl.scoring.feature_maps import PublicMap
 
 VERSION = 1
@@ -50,19 +43,22 @@ class Release:
     delta: float
     sigma: float  # of the noise in every coordinate
     sensitivity: float  # in the l2-norm
-    mechanism: str  # analytic, classical, sampled (steps of DP-SGD); none without noise
+    mechanism: str  # analytic, classical, sampled (see ``is_update``); none without noise
     flaw: str = ""  # why (epsilon, delta) does not hold
     what: str = "its scoring head"
     simulated: bool = False
     summands: int = 1  # the clients of a secure sum; 1 if the server sees each vector
     colluders: int = 1  # those of them that may tell the server their noise and masks
-    steps: int = 0  # of DP-SGD, with noise ``sigma`` each; 0 for a single vector
-    rate: float = 1.0  # at which a step draws records
+    steps: int = 0  # of DP-SGD in a model update of version 1.0
+    rate: float = 1.0  # at which such a step drew records
 
     @property
-    def sampled(self) -> SampledGaussian:
-        """The steps of DP-SGD."""
-        return SampledGaussian(self.rate, self.sigma / self.sensitivity, self.steps)
+    def is_update(self) -> bool:
+        """Whether it is a model update of version 1.0, which only earlier ledgers have.
+
+        Its (epsilon, delta) does not hold if the network has dropout.
+        """
+        return self.mechanism == "sampled"
 
     @property
     def is_private(self) -> bool:
@@ -284,20 +280,6 @@ def stack_heads(heads: Sequence[ReleasedHead]) -> tuple[Tensor, Tensor]:
     return vectors, vectors.new_tensor([head.release.total_sigma for head in heads])
 
 
-def update_cost(steps: SampledGaussian, clip_norm: float, delta: float) -> Release:
-    """Return what a model update costs that steps of DP-SGD have made."""
-    return Release(
-        sampled_gaussian_epsilon(delta, [steps]),
-        delta,
-        sigma=steps.multiplier * clip_norm,
-        sensitivity=clip_norm,
-        mechanism="sampled",
-        what="a model update",
-        steps=steps.steps,
-        rate=steps.rate,
-    )
-
-
 def spent(
     releases: Sequence[Release], delta: float | None = None, alone: bool = False
 ) -> tuple[float, float]:
@@ -309,12 +291,14 @@ def spent(
     ... + mu_k^2), also if each is chosen by the results of the earlier ones (Dong, Roth and Su
     2022, Corollary 3.3). A mu-GDP release is (epsilon, delta)-private for every epsilon >= 0 with
     the delta of the analytic Gaussian mechanism at sigma / D = 1 / mu. Both need independent noise.
-    Steps of DP-SGD compose with them by their privacy losses (``functional.sampled_gaussian``).
+    Returned is the smaller epsilon of both compositions; the basic one applies only if delta is at
+    least the sum of the releases' deltas, which is the default.
 
-    A release that is flawed, has no noise or is simulated costs an infinite epsilon. Returned is
-    the smaller epsilon of both compositions; the basic one applies only if delta is at least the
-    sum of the releases' deltas, which is the default. ``alone`` states what holds if secure sums
-    protect nothing.
+    Model updates of version 1.0 always compose by the basic one: their epsilons and deltas are
+    added to those of the other releases, also to a given delta.
+
+    A release that is flawed, has no noise or is simulated costs an infinite epsilon. ``alone``
+    states what holds if secure sums protect nothing.
 
     Examples:
         >>> once = Privacy(epsilon=0.1, delta=1e-5).cost(sensitivity=1.0)
@@ -324,24 +308,18 @@ def spent(
     """
     is_valid = delta is None or 0 < delta < 1
     check_setting("delta", delta, is_valid, "lie strictly between 0 and 1")
-    sum_of_epsilons = sum(release.epsilon for release in releases)
-    sum_of_deltas = sum(release.delta for release in releases)
+    vectors = [release for release in releases if not release.is_update]
+    updates = [release for release in releases if release.is_update]
+    sum_of_deltas = sum(release.delta for release in vectors)
     stated = sum_of_deltas if delta is None else delta
-    if not releases:
-        return 0.0, stated
-    vectors = [release for release in releases if not release.steps]
-    updates = [release.sampled for release in releases if release.steps]
+    stated_with_updates = stated + sum(release.delta for release in updates)
     mu = math.hypot(*(release.mu_alone if alone else release.mu for release in vectors))
-    if mu == math.inf or (updates and stated < LEAST_DELTA):
-        return math.inf, stated
-    if updates:
-        others = [SampledGaussian.of_release(mu)] if mu else []
-        epsilon = sampled_gaussian_epsilon(stated, [*updates, *others])
-    else:
-        epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
+    if mu == math.inf or not all(release.is_private for release in updates):
+        return math.inf, stated_with_updates
+    epsilon = 0.0 if mu == 0 else gaussian_epsilon(stated, 1 / mu)
     if not alone and sum_of_deltas <= stated:  # the releases state epsilon of the sum
-        epsilon = min(sum_of_epsilons, epsilon)
-    return epsilon, stated
+        epsilon = min(epsilon, sum(release.epsilon for release in vectors))
+    return epsilon + sum(release.epsilon for release in updates), stated_with_updates
 
 
 def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
@@ -387,19 +365,3 @@ def standard_normal(count: int, source: random.Random) -> Tensor:
     tails = [(source.getrandbits(1022) + 1) / 2**1023 for _ in range(count)]  # in (0, 1/2]
     signs = [1 - 2 * source.getrandbits(1) for _ in range(count)]
     return torch.from_numpy(np.array(signs) * ndtri(np.array(tails)))
-
-
-def secret_normal(count: int) -> Tensor:
-    """Draw noise as ``standard_normal``, from the operating system, fast enough for gradients.
-
-    The uniform number has 53 bits; where these leave fewer than 43 significant ones, in the tails,
-    it has 1,022 more.
-    """
-    bits = np.frombuffer(os.urandom(8 * count), np.uint64)
-    signs = 1 - 2 * (bits & np.uint64(1)).astype(np.float64)
-    heads = (bits >> np.uint64(11)).astype(np.float64)
-    rests = np.full(count, 0.5)
-    source = random.SystemRandom()
-    for index in np.flatnonzero(heads < 2**43):
-        rests[index] = (source.getrandbits(1022) + 1) / 2**1022
-    return torch.from_numpy(signs * ndtri((heads + rests) / 2**54))

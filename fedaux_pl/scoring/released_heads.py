@@ -20,8 +20,6 @@ _NOT_ROUNDED = (
     "added to"
 )
 
-IN_THE_CLEAR = "NOT private: the model updates and training losses that clients send in every round"
-
 
 def pack(heads: Sequence[ReleasedHead]) -> dict[str, Tensor]:
     """Convert released heads to tensors; the size of a weight may differ between architectures.
@@ -94,12 +92,10 @@ def describe_privacy(
     heads: Sequence[ReleasedHead],
     total: PrivacySpent | None = None,
     privacy: Privacy | None = None,
-    updates: Sequence[str] = (IN_THE_CLEAR,),
 ) -> list[str]:
-    """Return one sentence for each kind of release, for their total and for what is not covered.
+    """Return one sentence for each kind of release, and one for their total.
 
-    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together,
-    ``updates`` are the sentences about the rounds.
+    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
     """
     releases = most_noise(heads)
     secure = None if privacy is None else privacy.secure
@@ -115,8 +111,7 @@ def describe_privacy(
             f"{privacy.epsilon:g}, delta {privacy.delta:g}){conditions_of(privacy)}, by exact "
             "composition"
         )
-    lines += [] if total is None else [total.describe()]
-    return [*lines, *updates]
+    return lines if total is None else [*lines, total.describe()]
 
 
 def describe_all(
@@ -133,7 +128,7 @@ def describe_all(
         sent += f", each sum in up to {secure.attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
-        *describe_privacy(heads, total, scoring.privacy, updates=()),
+        *describe_privacy(heads, total, scoring.privacy),
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
         f"{rest}. No model update and no loss is sent",
     ]

@@ -29,15 +29,8 @@ from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
-from fedaux_pl.sites.private_training import PrivateTraining
 from fedaux_pl.sites.site_evaluation import SiteEvaluation
-from fedaux_pl.sites.site_settings import (
-    Limits,
-    adapt,
-    agreement,
-    check_private_updates,
-    differences,
-)
+from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.site_vote import SiteVote, validation_examples
 from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect, join_states
 
@@ -85,7 +78,6 @@ class Site(Role):
         self.origin = f"server {server}" if server else ""
         self.algorithm = federation.algorithm
         self.journal = Journal()
-        self.secret_updates = federation.local.privacy is not None and not limits.rehearsal
         federation.role = self
 
     def create_pool(self, clients: LocalClients) -> LocalClients:
@@ -96,26 +88,17 @@ class Site(Role):
     def run(self, federation: Federation, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
         adapt(federation, self.limits.rehearsal)
-        fine_tuning = 0 if self.output is None else self.output.fine_tuning
-        check_private_updates(federation, self.limits, fine_tuning)
         federation.plan = federation.plan_releases()  # again: ``adapt`` may make the noise secret
         self.agreement = agreement(federation)
         scoring = self.algorithm.scoring
         privacy = Privacy(None) if scoring is None else scoring.privacy
         data = federation.data
         limits = self.limits
-        updates = federation.local.privacy
-        if updates is not None:  # its budget is that of all that leaves
-            privacy = Privacy(updates.epsilon, updates.delta)
         self.privacy = privacy
         self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
-        if self.algorithm.secret_noise or self.secret_updates:  # not in a rehearsal
+        if self.algorithm.secret_noise:  # not in a rehearsal
             self.budget.ledger = Ledger(data.key_id, origin=self.origin)
             self.budget.digests = {0: data.record_digests(0)}
-        self.training: PrivateTraining | None = None
-        if updates is not None:
-            self.training = PrivateTraining(federation, updates, self.budget)
-            self.clients.secret_updates = self.secret_updates
         self.sums: SiteSums | None = None
         if any(step.summed for step in federation.plan.values()):
             from fedaux_pl.sites import site_sums
@@ -134,6 +117,7 @@ class Site(Role):
             largest = max(largest, wire.largest_body(self.vote.like))
         if not limits.accept_new_pixels:
             self._check_pixels()
+        self._note_updates()
         if data.validation_fraction:
             self.journal.say(
                 f"note: data.validation_fraction {data.validation_fraction:g} holds "
@@ -160,6 +144,16 @@ class Site(Role):
         parts = [part for part, may in may_release.items() if may]
         data = self.federation.data
         check_pixels(data.private, parts, Ledger(data.key_id))
+
+    def _note_updates(self) -> None:
+        """Say what the records have cost if the ledger has model updates of version 1.0."""
+        budget = self.budget
+        if budget.ledger is None:
+            return
+        digests = [*budget.digests.values()]
+        total = budget.ledger.total(digests, budget.delta, entries=budget.entries())
+        if total.updates:
+            self.journal.say(f"note: {total.describe()}", "note")
 
     def answer(self, request: Message) -> Message:
         """Return the answer to one request: what was asked, or a code that says why not."""
@@ -233,21 +227,11 @@ class Site(Role):
         self.clients.settings = replace(federation.local, epochs=epochs, batch_size=batch_size)
         round_ = wire.read_count(request.fields, "round")
         size = federation.data.client_sizes[client]
-
-        def train() -> tuple[bytes, float]:
-            [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
-            trained = update.state.items()
-            sent = {k: v for k, v in trained if not federation.head_only or of_head(k)}
-            return wire.write_tensors(sent), update.loss
-
-        if self.training is None:
-            body, loss = train()
-            guarantee = "a model update and its training loss: NOT private"
-            return {"size": size, "loss": loss}, body, guarantee
-        asked = f"{name} {round_} {epochs} {batch_size}"
-        steps = self.clients.private_steps(client)
-        body, guarantee = self.training.answer(asked, state, steps, lambda: train()[0])
-        return {"size": size}, body, guarantee
+        [update] = self.clients.train(round_, [client], {name: state}, {name: {}})
+        trained = update.state.items()
+        sent = {k: v for k, v in trained if not federation.head_only or of_head(k)}
+        guarantee = "a model update and its training loss: NOT private"
+        return {"size": size, "loss": update.loss}, wire.write_tensors(sent), guarantee
 
     def _release(self, client: int, request: Message) -> Reply:
         """Return the release in this site's ledger, or a new one if the budget allows it.

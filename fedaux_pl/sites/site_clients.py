@@ -1,6 +1,5 @@
 """The clients of a federation at real sites, as the server sees them."""
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +96,6 @@ class SiteServer(Role):
         self.transport = transport
         self.status = status
         self.sites = sites
-        self.secret_updates = federation.local.privacy is not None and not sites.rehearsal
         notes = []
         unprotected = []
         if sites.evaluate:
@@ -342,9 +340,7 @@ class SiteClients:
 
         def read(client: int, fields: Mapping[str, Any], tensors: State, size: int) -> Update:
             name = architectures[client]
-            loss = math.nan
-            if self.settings.privacy is None:  # with it sites send none
-                loss = float(wire.read_number(fields, "loss", -1e30, 1e30))
+            loss = float(wire.read_number(fields, "loss", -1e30, 1e30))
             trained = {key: tensor.to(device) for key, tensor in tensors.items()}
             return Update(client, name, size, loss, {**states[name], **trained})
 

@@ -145,23 +145,6 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
         federation.algorithm.use_secret_noise()
 
 
-def check_private_updates(federation: Federation, limits: Limits, fine_tuning: int) -> None:
-    """Raise a ConfigurationError for what would leave a site besides private updates."""
-    if federation.local.privacy is None or limits.rehearsal:
-        return
-    for kind in ("evaluate", "vote"):
-        if getattr(limits, kind) and getattr(limits, f"{kind}_epsilon") is None:
-            raise ConfigurationError(
-                f"local.privacy covers all that leaves this site, but --{kind} has no noise: add "
-                f"--{kind}_epsilon, or leave out --{kind}"
-            )
-    if fine_tuning:
-        raise ConfigurationError(
-            "--output_fine_tuning trains without noise, but local.privacy trains by DP-SGD alone: "
-            "leave it out, and train the final model in --output yourself"
-        )
-
-
 def agreement(federation: Federation) -> dict[str, Any]:
     """Return the settings that determine what a site computes, as JSON gives them.
 

@@ -17,7 +17,6 @@ from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.plan import check_records, first_step
-from fedaux_pl.scoring.release import update_cost
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.secure_sum import (
@@ -88,12 +87,6 @@ class SiteSums:
         for step in plan.values():
             cost = step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
             releases += [cost] * step.attempts
-        privacy = self.federation.local.privacy
-        if privacy is not None:
-            steps = self.clients.private_steps(0)
-            rounds = self.federation.trainer.max_epochs or -1
-            all_steps = replace(steps, steps=rounds * steps.steps)
-            releases.append(update_cost(all_steps, privacy.clip_norm, privacy.delta))
         delta = first_step(plan).scoring.privacy.delta
         epsilon, _ = spent(releases, delta, alone=True)
         return 1.001 * epsilon  # so that the printed number, rounded, is not below it
@@ -181,7 +174,7 @@ class SiteSums:
             f"{about}, which is (epsilon {cost.epsilon:g}, "
             f"delta {cost.delta:g})-private, alone epsilon {cost.epsilon_alone:.4g}; spent "
             f"so far: epsilon {total.epsilon:.4g}, alone {total.epsilon_alone:.4g}, in at most "
-            f"{total.releases} about a record"
+            f"{total.releases} about a record{total.describe_updates()}"
         )
 
     def _sent(self, pending: Pending) -> dict[int, Sent]:

@@ -14,16 +14,13 @@ from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs, ProbeResult
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine import Job
 from fedaux_pl.functional import balanced_weights
 from fedaux_pl.models import create_model
 from fedaux_pl.modules import (
     ClientModule,
     DistillationModule,
-    GradientNoise,
     OptimizerSettings,
-    PrivateClientModule,
     SimCLR,
 )
 from tests.accelerate.pairwise import pairwise
@@ -216,44 +213,6 @@ def test_replayed_steps_read_rates_and_augmented_images(deterministic, precision
         assert distance(one, other, start) < 1e-2
     for first, second in zip(replayed[: len(SIZES)], replayed[len(SIZES) :], strict=True):
         assert distance(first, second, start) > 0.5  # the rates have changed
-
-
-@pytest.mark.parametrize("option", [None, "crop_flip"])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_replayed_private_steps_agree_with_others(deterministic, precision, option):
-    """Two rounds with other noise, which later graphs read; padding changes the rounding only."""
-    torch.manual_seed(0)
-    optimizer = OptimizerSettings("sgd", lr=0.1)
-    model = create_model("resnet8", 10)
-    module = PrivateClientModule(model, 10, batchnorm="frozen", optimizer=optimizer)
-    start = module.copy_model_state()
-
-    def made(multiplier):
-        found = []
-        for job in jobs(start):
-            size = len(job.batches.subset)
-            batches = PoissonBatches(
-                *job.batches.tensors,
-                rate=32 / size,
-                steps=-(-size // 32),
-                subset=job.batches.subset,
-                seed=job.seed,
-                augmentation=Augmentation.create(option),
-            )
-            noise = GradientNoise(1.0, multiplier, batch_size=32)
-            found.append(dataclasses.replace(job, batches=batches, noise=noise))
-        return found
-
-    def work(runner, one):
-        return [runner.run_all(one, made(multiplier)) for multiplier in (0.0, 1e-2)]
-
-    recorders = (Refusing, Uncaptured, CudaGraphs)
-    plain, uncaptured, replayed = results(module, work, precision, recorders)
-    for round_ in range(2):
-        assert_agree([uncaptured[round_], replayed[round_]], start)
-        assert_agree([plain[round_], replayed[round_]], start, 0.05, 0.01)
-    for silent, noisy in zip(*replayed, strict=True):
-        assert distance(silent.state, noisy.state, start) > 0.05
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])

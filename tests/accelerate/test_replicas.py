@@ -19,14 +19,11 @@ from fedaux_pl.accelerate.recording.cuda_graphs import ProbeResult
 from fedaux_pl.accelerate.recording.replicas import Replicas
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.lazy_inputs import read_later
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine import Job
 from fedaux_pl.functional import balanced_weights
 from fedaux_pl.modules import (
     ClientModule,
-    GradientNoise,
     OptimizerSettings,
-    PrivateClientModule,
 )
 from tests.accelerate.recorders import FakeRecorder
 from tests.engine.test_stage import within
@@ -210,56 +207,6 @@ def test_each_replica_has_its_own_random_numbers():
     assert_same_results(*both(rounds, recorder))
     assert recorder.captured_rngs == recorder.captured
     assert max(recorder.captured) == 2
-
-
-def private_jobs(seed=0, round_=0):
-    """Each has its own noise; ``seed`` None for secret batches."""
-    changed = []
-    for number, job in enumerate(jobs()):
-        size = len(job.batches.subset)
-        batches = PoissonBatches(
-            *job.batches.tensors,
-            rate=8 / size,
-            steps=-(-size // 8),
-            subset=job.batches.subset,
-            seed=None if seed is None else seed + number,
-        )
-        noise = GradientNoise(0.5, 0.1 + number + round_, batch_size=8, secret=seed is None)
-        changed.append(dataclasses.replace(job, batches=batches, noise=noise, seed=number))
-    return changed
-
-
-def private_client():
-    torch.manual_seed(0)
-    return PrivateClientModule(Net(), 3, batchnorm="frozen", optimizer=SGD)
-
-
-def test_private_clients_have_padded_batches_and_their_own_noise():
-    """In two rounds with other noise; sums of padded batches are rounded in another way."""
-
-    def rounds(runner):
-        module = private_client()
-        return [
-            result
-            for round_ in range(2)
-            for result in runner.run_all(module, private_jobs(round_=round_))
-        ]
-
-    recorder = FakeRecorder(2, uses_rng=True)
-    plain, replayed = both(rounds, recorder)
-    for one, other in zip(plain, replayed, strict=True):
-        assert one.steps == other.steps
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
-        for key, value in one.state.items():
-            torch.testing.assert_close(value, other.state[key])
-    assert recorder.replayed > 0
-    assert max(recorder.captured) == 2
-
-
-def test_secret_steps_are_not_captured():
-    recorder = FakeRecorder()
-    captured(lambda runner: runner.run_all(private_client(), private_jobs(None)), recorder)
-    assert not recorder.probed
 
 
 def test_later_rounds_reuse_captured_steps():

@@ -5,9 +5,7 @@ import torch
 
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.lazy_inputs import read_later
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from tests.data import test_augmentation
 
 
@@ -121,42 +119,3 @@ def test_augmented_batches(option):
             static.fetch()
             found = static.next_batch(len(expected[1]))
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("option", [None, "crop_flip"])
-def test_poisson_batches_are_padded_with_samples_of_label_minus_one(option):
-    """Of clients of different sizes in turn, one smaller than a batch of the others."""
-    images = torch.arange(90 * 16, dtype=torch.uint8).view(90, 1, 4, 4)
-    labels = torch.arange(90, dtype=torch.uint8)
-    static = StaticBatches()
-    moved = []
-    for turn, size in enumerate([40, 90, 3, 40]):
-        given = PoissonBatches(
-            images,
-            labels,
-            rate=min(1.0, 8 / size),
-            steps=-(-size // 8),
-            subset=torch.arange(90 - size, 90),
-            seed=turn,
-            augmentation=Augmentation.create(option),
-        )
-        moved.append(static.load_epoch(given, epoch=1))
-        given.set_epoch(1)
-        expected = list(given)
-        assert static.sizes == [len(y) for _, y in expected]
-        assert max(static.sizes) < given.batch_size
-        for x, y in expected:
-            static.fetch()
-            padded, targets = static.next_batch(len(y) + 5)
-            assert torch.equal(padded[: len(y)], x)
-            assert targets.tolist() == y.tolist() + [-1] * 5
-    assert moved == [True, False, True, False]
-
-
-def test_a_poisson_batch_that_is_too_large_is_an_error(monkeypatch):
-    """Its probability is below 1e-30; none of its samples is left out."""
-    monkeypatch.setattr(PoissonBatches, "batch_size", 20)
-    x, y = data()
-    given = PoissonBatches(x, y, rate=1.0, steps=2, subset=torch.arange(30), seed=0)
-    with pytest.raises(RuntimeError, match="size"):
-        StaticBatches().load_epoch(given, 0)

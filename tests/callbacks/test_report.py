@@ -31,6 +31,7 @@ from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
 from fedaux_pl.scoring import Privacy, Standardized, Whitened
+from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 
@@ -133,7 +134,8 @@ def test_a_method_without_scores_has_no_pages_of_them(finished):
     images = ["data/split", "clients/participation", "evaluation/confusion"]
     assert pages.Tags()["images"] == images
     assert read_json(folder / "summary.json")["privacy"] == [
-        "NOT private: the model updates and training losses that clients send in every round"
+        UPDATES_IN_THE_CLEAR,
+        "NOT private: the training losses that clients send in every round",
     ]
 
 
@@ -399,7 +401,7 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options,
     fit(root, federation, 0)
     lines = federation.privacy()
     assert all(any(text in line for line in lines) for text in says)
-    assert lines[-1].startswith("NOT private: the model updates and training losses that clients")
+    assert lines[-2] == UPDATES_IN_THE_CLEAR
     private = any(re.search(r"is \(epsilon .*\)-private", line) for line in lines)
     assert private is options.get("secret", False)
 
@@ -420,6 +422,7 @@ def test_the_lines_before_the_first_round(tmp_path, capsys):
         ],
         ["every round: its model and its training loss", "NOT private", "unlimited"],
     ]
+    assert lines[header + 3] == UPDATES_IN_THE_CLEAR
     assert not any("Mean()" in line or line.startswith("privacy:") for line in lines)
     assert Path("docs/privacy.md").is_file()
 

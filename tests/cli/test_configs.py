@@ -292,12 +292,6 @@ def test_the_papers_scoring_is_pinned(name, created):
     assert options["remember"] is False
 
 
-def test_private_updates_are_a_layer_of_every_method_that_sends_models(created):
-    for method in ("methods/fedavg_p", "scoring/posterior"):
-        local = created(*layered(method, "privacy/private_updates")).model.local
-        assert (local.privacy.epsilon, local.batchnorm) == (8.0, "frozen")
-
-
 @pytest.mark.parametrize(
     "name", ["scoring/paper_literal", "scoring/authors", "privacy/paper_no_noise"]
 )

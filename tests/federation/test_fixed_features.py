@@ -8,7 +8,7 @@ import torch
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
 from fedaux_pl.engine import inference
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.settings import LocalTraining, UpdatePrivacy
+from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.models.resnet import ResNet8
 from tests.federations import MIXED, FewDigits, assert_same, create, fit, run, split, weights
 
@@ -42,10 +42,6 @@ def on_inputs(monkeypatch):
         (FedDF(), {"batchnorm_statistics": "batch"}),
         (FedAUX(), {}),
         (FedAUX(), {"clients": MIXED}),
-        (
-            FedAvg(pretrained=True),
-            {"local": LocalTraining(batch_size=16, privacy=UpdatePrivacy(8.0))},
-        ),
     ],
 )
 def test_steps_on_features_are_steps_on_inputs(tmp_path, monkeypatch, algorithm, options):

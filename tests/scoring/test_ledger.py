@@ -17,13 +17,14 @@ import torch
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.files import NameTakenError
-from fedaux_pl.functional import SampledGaussian
 from fedaux_pl.scoring import Ledger, Privacy, spent
 from fedaux_pl.scoring.ledger import Entry, PrivacySpent, _checksum
-from fedaux_pl.scoring.release import update_cost
+from fedaux_pl.scoring.release import Release
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
 SOUND = Privacy(1.0, 1e-5).cost(0.1)
+UPDATE = Release(0.5, 2e-5, 1.0, 0.5, "sampled", what="a model update", steps=10, rate=0.2)
+"""A model update as version 1.0 recorded it."""
 
 
 def entry(key="settings", release=SOUND, records=RECORDS):
@@ -68,26 +69,32 @@ def test_an_entry_says_when_and_for_whom_it_was_made(ledger, monkeypatch):
     ]
 
 
-def test_updates_are_composed_for_the_record_with_the_most(ledger):
+def test_updates_add_their_epsilons_and_deltas(ledger):
     """Record 4 has a release and two updates, the others fewer: sets of releases are compared."""
-    update = update_cost(SampledGaussian(0.2, 2.0, 10), clip_norm=0.5, delta=1e-5)
     ledger.add(entry("release", SOUND, {0: RECORDS[0]}))
     for key, records in {"one": np.arange(4, 9), "two": np.arange(3, 5)}.items():
-        ledger.add(entry(key, update, {0: records.astype(np.uint64)}))
+        ledger.add(entry(key, UPDATE, {0: records.astype(np.uint64)}))
     total = ledger.total(list(RECORDS.values()), 1e-5)
-    expected, _ = spent([SOUND, update, update], 1e-5)
-    assert (total.releases, total.epsilon) == (3, expected)
-    assert expected > max(spent(few, 1e-5)[0] for few in ([update, update], [SOUND, update]))
-    assert ledger.total([RECORDS[1]], 1e-5).epsilon == spent([update], 1e-5)[0]
-    assert ledger.total([RECORDS[1]], 1e-12).epsilon == math.inf  # not verified so far down
+    assert (total.releases, total.updates) == (3, 2)
+    assert total.epsilon == total.epsilon_alone == pytest.approx(2.0, rel=1e-6)
+    assert total.delta == pytest.approx(5e-5)
+    one = ledger.total([RECORDS[1]], 1e-5)
+    assert (one.releases, one.updates, one.epsilon) == (1, 1, 0.5)
+    assert one.delta == pytest.approx(3e-5)
+    assert total.describe().endswith(
+        "(epsilon 2, delta 5e-05), including 2 model updates of version 1.0, whose guarantee fails "
+        "if the network has dropout; their epsilons and deltas are added, so the total holds at "
+        "delta 5e-05"
+    )
 
 
-def test_an_update_of_little_noise_at_a_low_rate_costs_little(ledger):
-    """Its sensitivity by its noise says nothing about its cost."""
-    rare = update_cost(SampledGaussian(1e-4, 1.0, 1), clip_norm=1.0, delta=1e-5)
+def test_the_delta_of_a_total_holds_for_every_record(ledger):
+    """Record 0 has the largest epsilon, record 5 the largest delta."""
     ledger.add(entry("release", SOUND, {0: RECORDS[0]}))
-    ledger.add(entry("update", rare, {0: RECORDS[1]}))
-    assert ledger.total(list(RECORDS.values()), 1e-5).epsilon == pytest.approx(1.0, rel=1e-6)
+    ledger.add(entry("update", UPDATE, {0: RECORDS[1]}))
+    total = ledger.total(list(RECORDS.values()), 1e-5)
+    assert total.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert (total.delta, total.updates) == (pytest.approx(3e-5), 1)
 
 
 def test_releases_about_the_same_records_are_composed(ledger):
@@ -113,9 +120,7 @@ def test_only_releases_that_share_a_record_are_composed(ledger):
     assert ledger.total([twice], 1e-5).releases == 2
 
 
-@pytest.mark.parametrize(
-    "release", [SOUND, update_cost(SampledGaussian(0.2, 2.0, 10), clip_norm=0.5, delta=1e-5)]
-)
+@pytest.mark.parametrize("release", [SOUND, UPDATE])
 def test_records_without_a_release_cost_nothing(ledger, release):
     unknown = np.array([999], dtype=np.uint64)
     nothing = PrivacySpent(0, 0.0, 1e-5, ledger.folder, 0.0)

@@ -7,17 +7,15 @@ pytest.importorskip("dp_accounting")
 
 import dp_accounting
 import mpmath
-import numpy as np
 import torch
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import ndtri
 
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.scoring import Privacy, Release, SecureSums, spent
-from fedaux_pl.scoring.release import secret_normal, standard_normal
+from fedaux_pl.scoring.release import standard_normal
 
 VECTOR = torch.tensor([1.0, -2.0, 3.0])
 
@@ -301,14 +299,3 @@ def test_a_secure_sum_has_two_guarantees():
     assert record.epsilon_alone == spent([record], 1e-5, alone=True)[0] > 2
     local = Privacy(0.5).cost(2.0)
     assert spent([local], 1e-5, alone=True)[0] == pytest.approx(0.5)
-
-
-def test_secret_normal_is_standard_normal_with_refined_tails(monkeypatch):
-    draws = secret_normal(20_000).numpy()
-    assert stats.kstest(draws, "norm").pvalue > 1e-6
-    assert not np.array_equal(draws, secret_normal(20_000).numpy())
-    zeros = bytes(8 * 6)
-    monkeypatch.setattr("fedaux_pl.scoring.release.os.urandom", lambda count: zeros)
-    tails = secret_normal(6)
-    assert len(tails.unique()) == 6  # not all at the end of 53 bits
-    assert bool((tails < ndtri(2**-54)).all())

@@ -11,8 +11,6 @@ from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent, Step
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
-UPDATES = "NOT private: the model updates and training losses that clients send in every round"
-
 
 def release(client, scoring, size=20, seed=None):
     own = torch.rand(size, 4, generator=torch.Generator().manual_seed(client))
@@ -21,16 +19,15 @@ def release(client, scoring, size=20, seed=None):
 
 def test_the_release_and_the_largest_noise_with_its_sensitivity():
     mean = paper_scoring(scorer=Mean(), epsilon=0.5)
-    line, updates = describe_privacy([release(0, mean), release(1, mean, 10)])
+    [line] = describe_privacy([release(0, mean), release(1, mean, 10)])
     guarantee = "is (epsilon 0.5, delta 1e-05)-private: analytic Gaussian mechanism"
     assert line.startswith(f"each client's release (the mean of its feature rows) {guarantee}")
     sigma = release(1, mean, 10).release.sigma
     assert line.endswith(f" {sigma:.4g} at sensitivity 0.2 (the largest of all clients)")
-    assert updates == UPDATES
 
 
 def test_seeded_noise_is_never_called_private():
-    line, _ = describe_privacy([release(0, paper_scoring(), seed=3)])
+    [line] = describe_privacy([release(0, paper_scoring(), seed=3)])
     assert line.startswith(
         "simulated: with secret noise, each client's release (its scoring head) would be (epsilon "
         "0.1, delta 1e-05)-private"
@@ -39,11 +36,11 @@ def test_seeded_noise_is_never_called_private():
 
 
 def test_what_guarantees_nothing_says_so_first():
-    exact, _ = describe_privacy([release(0, paper_scoring(epsilon=None))])
+    [exact] = describe_privacy([release(0, paper_scoring(epsilon=None))])
     assert exact == "NOT private: each client's release (its scoring head) has NO noise"
     flawed = paper_scoring(scorer=Logistic(normalized=False))
     for seed in (None, 3):
-        line, _ = describe_privacy([release(0, flawed, seed=seed)])
+        [line] = describe_privacy([release(0, flawed, seed=seed)])
         assert line.startswith("NOT private: ")
         assert line.endswith(
             "but is not: the sensitivity is that of another objective (unnormalized lambda)"
@@ -55,7 +52,7 @@ def test_a_stored_release_that_was_not_rounded_is_not_called_private():
     head = release(0, scoring)
     assert unpack(pack([head]), Step(scoring))[0].release == head.release
     digits = replace(head, weight=head.weight + 1e-9)  # as version 0.6.0 released it
-    line, _ = describe_privacy(unpack(pack([digits]), Step(scoring)))
+    [line] = describe_privacy(unpack(pack([digits]), Step(scoring)))
     assert line.startswith("NOT private: ")
     assert "its last bits tell" in line
     simulated = release(0, scoring, seed=3)  # protects nothing, which is said already
@@ -64,7 +61,7 @@ def test_a_stored_release_that_was_not_rounded_is_not_called_private():
 
 def test_the_total_of_the_ledger_follows_the_release():
     total = PrivacySpent(5, 2.4412, 1e-5, Path("state/ledger"))
-    _, line, _ = describe_privacy([release(0, paper_scoring())], total)
+    _, line = describe_privacy([release(0, paper_scoring())], total)
     assert line == (
         "the ledger state/ledger has at most 5 releases about a record of these data, in all "
         "(epsilon 2.441, delta 1e-05)"
@@ -109,7 +106,3 @@ def test_the_cost_of_several_releases_is_claimed_only_if_all_hold():
         heads = [first, replace(first, release=changed)]
         found = [line for line in describe_privacy(heads, None, scoring.privacy) if "cost" in line]
         assert [line.startswith(claim or "-") for line in found] == ([True] if claim else [])
-
-
-def test_without_releases_only_the_updates_are_mentioned():
-    assert describe_privacy([]) == [UPDATES]

@@ -13,7 +13,7 @@ from safetensors.torch import load
 from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation import LocalTraining, UpdatePrivacy
+from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, SecureSums, Whitened, spent
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
@@ -353,25 +353,6 @@ def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
     assert [message.fields["code"] for message in hub.sent[-3:]] == ["budget"] * 3
-
-
-def test_private_updates_count_for_the_limit_of_the_own_noise(tmp_path):
-    """What the message advises is enough for the whole run."""
-    method = FedAUX(
-        scorer=ClassStatistics(releases=1),
-        feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(1.0, secure=SecureSums(count_share=0.2)),
-    )
-    private = LocalTraining(batch_size=8, batchnorm="frozen", privacy=UpdatePrivacy(epsilon=4.0))
-    federated, options = images(method, {"resnet8": 3}, local=private), {"rehearsal": False}
-    with pytest.raises(ConfigurationError, match="with all sites it costs") as caught:
-        prepare(tmp_path, federated, split(3), Limits(), rounds=2, **options)
-    advised = float(str(caught.value).partition("it costs ")[2].partition(",")[0])
-    limits = Limits(epsilon_limit_alone=advised)
-    federation, data, _ = prepare(tmp_path, federated, split(3), limits, rounds=2, **options)
-    fit(tmp_path, federation, data, rounds=2)
-    [line] = [line for line in federation.privacy() if line.startswith("all that leaves")]
-    assert "is (epsilon 4, delta 1e-05)-private under the conditions of the sum by DP-SGD" in line
 
 
 def test_the_second_sum_waits_for_all_sites_of_the_first(tmp_path):

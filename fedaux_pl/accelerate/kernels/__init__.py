@@ -8,7 +8,6 @@ lists group tensors, numbers and compile-time constants; ``# fmt: skip`` preserv
 from fedaux_pl.accelerate.kernels.attention_kernels import *
 from fedaux_pl.accelerate.kernels.batch_norm_kernels import *
 from fedaux_pl.accelerate.kernels.depthwise_kernels import *
-from fedaux_pl.accelerate.kernels.gradient_kernels import *
 from fedaux_pl.accelerate.kernels.layer_norm_kernels import *
 from fedaux_pl.accelerate.kernels.product_kernels import *
 from fedaux_pl.accelerate.kernels.token_kernels import *

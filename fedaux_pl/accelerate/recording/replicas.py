@@ -3,8 +3,7 @@
 A kind of steps is captured once and then replayed. The first step with new kernels runs as usual
 instead: they are compiled, and cuDNN tries its own, which a capture cannot do. Smaller last batches
 are other kinds, so every step uses exactly the samples of plain training. They are a single step of
-an epoch: cuDNN's trials would take longer than they save. Poisson batches are padded to few sizes,
-those of all replicas to the same one.
+an epoch: cuDNN's trials would take longer than they save.
 """
 
 import copy
@@ -19,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedaux_pl.accelerate.bert.packing import choose_rows
-from fedaux_pl.accelerate.context import ceil_div, round_up, using
+from fedaux_pl.accelerate.context import ceil_div, using
 from fedaux_pl.accelerate.recording.cuda_graphs import (
     CudaGraphs,
     DeviceRNG,
@@ -29,7 +28,6 @@ from fedaux_pl.accelerate.recording.cuda_graphs import (
 )
 from fedaux_pl.accelerate.recording.static_batches import StaticBatches
 from fedaux_pl.data import TensorBatches
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine.inference import without_trials
 from fedaux_pl.engine.optimizer_state import restore, set_lr
 from fedaux_pl.engine.stage import Job, Preparing, create_optimizer
@@ -146,9 +144,7 @@ class Replicas:
             self._add(copy.deepcopy(first.module), first.optimizer.state_dict())
         return self._replicas[:count]
 
-    def train_epoch(
-        self, batches: Sequence[TensorBatches | PoissonBatches], epoch: int
-    ) -> list[float]:
+    def train_epoch(self, batches: Sequence[TensorBatches], epoch: int) -> list[float]:
         """Train replicas for one epoch, those with most batches first; return their mean losses."""
         for replica in self._replicas:
             replica.loss_sum.zero_()
@@ -168,10 +164,7 @@ class Replicas:
             sizes = {}
             for number, replica in enumerate(active):
                 if index < counts[number]:
-                    sizes[number] = replica.batches.sizes[index]
-            if isinstance(batches[0], PoissonBatches):
-                padded = round_up(max(1, *sizes.values()), batches[0].size_step)
-                sizes = dict.fromkeys(sizes, padded)
+                    sizes[number] = min(full, replica.batches.num_samples - index * full)
             for kind in _group_by_size(sizes, full):
                 is_full = kind.batch_size == full
                 if self._encoder is not None and is_full:  # others would be kinds of their own

@@ -18,14 +18,13 @@ from fedaux_pl.accelerate.recording.replicas import Replicas, network_name
 from fedaux_pl.accelerate.versions import fall_back, speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.engine.inference import (
     BatchNormStatistics,
     predict_features,
     prediction_batch_size,
 )
 from fedaux_pl.engine.seeds import isolated_rng
-from fedaux_pl.engine.stage import Batches, DoneHook, EpochHook, Job, StageResult, StageRunner
+from fedaux_pl.engine.stage import DoneHook, EpochHook, Job, StageResult, StageRunner
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import pl
 from fedaux_pl.models.adapted_network import AdaptedNetwork
@@ -136,7 +135,7 @@ class CudaRunner(StageRunner):
         """Return the replicas of a module; None if its steps are not captured."""
         if not jobs or not jobs[0].epochs or getattr(module, "is_distributed", False):
             return None
-        if not all(_is_capturable(job.batches) for job in jobs):
+        if not all(isinstance(job.batches, TensorBatches) and len(job.batches) for job in jobs):
             return None
         if module not in self._replicas:
             self._replicas[module] = self._create_replicas(module, jobs[0], len(jobs) - 1)
@@ -145,12 +144,9 @@ class CudaRunner(StageRunner):
     def _create_replicas(
         self, module: pl.LightningModule, job: Job, others: int
     ) -> Replicas | None:
-        batches = cast("TensorBatches | PoissonBatches", job.batches)
-        is_padded = isinstance(batches, PoissonBatches)
-        if job.noise is not None:
-            module.set_noise(job.noise)  # type: ignore[operator]
+        batches = cast("TensorBatches", job.batches)
         module.train()
-        index = max(batches.positions(0), key=len)
+        index = batches.positions(0)[0]
         batch = tuple(tensor[index] for tensor in batches.tensors)
         self.reset_scaler()
         if self.scaler:  # replicas would share its scale
@@ -171,7 +167,7 @@ class CudaRunner(StageRunner):
         is_fixed = (
             torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
         )
-        if not is_fixed and not is_padded:
+        if not is_fixed:
             with self.trainer.strategy.precision_plugin.train_step_context():
                 encoder = find_packable(module, batch[0])
         return Replicas(
@@ -194,7 +190,7 @@ class CudaRunner(StageRunner):
         for replica, job in zip(wave, jobs, strict=True):
             replica.start(job)
         self.reset_scaler()
-        batches = [cast("TensorBatches | PoissonBatches", job.batches) for job in jobs]
+        batches = [cast("TensorBatches", job.batches) for job in jobs]
         losses: list[float] = []
         with isolated_rng(jobs[0].seed):  # replicas draw from their own generators
             for epoch in range(jobs[0].epochs):
@@ -207,11 +203,3 @@ class CudaRunner(StageRunner):
             job.result(replica.module, replica.optimizer, loss, job.epochs * len(job.batches))
             for replica, job, loss in zip(wave, jobs, losses, strict=True)
         ]
-
-
-def _is_capturable(batches: Batches) -> bool:
-    """Whether steps can read batches from static memory: secret ones are drawn on the CPU."""
-    if isinstance(batches, PoissonBatches):
-        in_memory = isinstance(batches.tensors[0], Tensor)
-        return batches.seed is not None and in_memory and len(batches) > 0
-    return isinstance(batches, TensorBatches) and len(batches) > 0

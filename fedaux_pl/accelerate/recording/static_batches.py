@@ -4,13 +4,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from fedaux_pl.accelerate.context import ceil_div
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.lazy_inputs import Inputs, LazyInputs
-from fedaux_pl.data.poisson_batches import PoissonBatches
 from fedaux_pl.models.encoder import Encoder
 
 
@@ -22,35 +20,29 @@ class StaticBatches:
     they are copied into a buffer. Targets, small and new in each round, are copied from the start.
     A buffer grows to the size of the largest tensor. Of inputs in host memory or on disk, and of
     those that a module augments, which may synchronize with the host, the buffer holds one batch,
-    which ``fetch`` fills before a step. Poisson batches are padded with samples of label -1.
+    which ``fetch`` fills before a step.
     """
 
     def __init__(self) -> None:
         self.num_samples = 0  # of the epoch
-        self.sizes: list[int] = []  # of its batches
         self._data: list[Tensor] = []
         self._buffers: set[int] = set()  # indices of ``_data`` that are copies
         self._order = torch.empty(0, 0, dtype=torch.long)  # (batches, batch size)
         self._next = torch.empty(0, dtype=torch.long)
-        self._is_padded = False  # the order has -1 where a batch has no sample
         self._read: Iterator[Tensor] | None = None  # the batches of inputs, if steps do not read it
         self._augmentation: Augmentation | None = None
         self._numbers = torch.empty(0, 0, 0, dtype=torch.long)  # (batches, batch size, numbers)
 
-    def load_epoch(self, batches: TensorBatches | PoissonBatches, epoch: int) -> bool:
+    def load_epoch(self, batches: TensorBatches, epoch: int) -> bool:
         """Load an epoch; return whether an address changed, so that captured steps are void."""
         self._augmentation = batches.augmentation
         self._read = None
-        self._is_padded = isinstance(batches, PoissonBatches)
-        if isinstance(batches, PoissonBatches):
-            return self._load_poisson(batches, epoch)
         if batches.reads_before_steps:
             self._read = batches.read_inputs(epoch, batches.positions(epoch))
         moved = self._load_data(batches.tensors, batches.batch_size)
         order = batches.order(epoch)
         self.num_samples = len(order)
         size = batches.batch_size
-        self.sizes = [min(size, len(order) - start) for start in range(0, len(order), size)]
         rows = max(len(batches), ceil_div(len(batches.tensors[0]), size))
         is_other = self._order.device != order.device or self._order.shape[1] != size
         if is_other or len(self._order) < rows:
@@ -67,31 +59,6 @@ class StaticBatches:
             self._numbers[: len(numbers)].copy_(numbers)
         return moved
 
-    def _load_poisson(self, batches: PoissonBatches, epoch: int) -> bool:
-        inputs = batches.tensors[0]
-        moved = self._load_data(batches.tensors, batches.batch_size)
-        positions, numbers = batches.draw_epoch(epoch)
-        self.sizes = [len(index) for index in positions]
-        self.num_samples = sum(self.sizes)
-        # wide enough for other clients, too
-        rows = max(len(batches), ceil_div(len(inputs), batches.expected_size))
-        width = max(batches.batch_size, self._order.shape[1])
-        shape = rows, width, numbers[0].shape[1]
-        is_other = self._order.device != inputs.device or self._numbers.shape[2] != shape[2]
-        if is_other or len(self._order) < rows or self._order.shape[1] < width:
-            self._order = torch.empty(shape[:2], dtype=torch.long, device=inputs.device)
-            self._numbers = self._order.new_zeros(shape)
-            self._next = self._order.new_zeros(1)
-            moved = True
-        self._next.zero_()
-        order = pad_sequence(positions, batch_first=True, padding_value=-1)
-        steps, longest = order.shape
-        self._order.fill_(-1)
-        self._order[:steps, :longest] = order.to(inputs.device)
-        drawn = pad_sequence(numbers, batch_first=True)
-        self._numbers[:steps, :longest] = drawn.to(inputs.device)
-        return moved
-
     def fetch(self) -> None:
         """Read the next batch of inputs that steps do not read; called before a step."""
         if self._read is not None:
@@ -100,8 +67,7 @@ class StaticBatches:
 
     def next_batch(self, size: int) -> tuple[Tensor, ...]:
         """Return the first ``size`` samples of the next batch."""
-        order = self._order.index_select(0, self._next).view(-1)[:size]
-        index = order.clamp(min=0) if self._is_padded else order
+        index = self._order.index_select(0, self._next).view(-1)[:size]
         inputs, *targets = self._data
         if self._read is not None:
             x = inputs[:size]
@@ -111,10 +77,7 @@ class StaticBatches:
                 numbers = self._numbers.index_select(0, self._next)
                 x = self._augmentation(x, numbers[0, :size])
         self._next += 1
-        selected = [tensor.index_select(0, index) for tensor in targets]
-        if self._is_padded:
-            selected[0] = selected[0].long().masked_fill(order < 0, -1)
-        return x, *selected
+        return x, *(tensor.index_select(0, index) for tensor in targets)
 
     def count_tokens(self, encoder: Encoder) -> list[int]:
         """Sum the lengths of the texts of each full batch; wait for the device once."""

@@ -83,7 +83,7 @@ def check_private_updates(federation: "FederationModule") -> None:
         "BatchNorm mixes the records of a batch: set local.batchnorm to frozen, or model_options "
         "to {norm: group}": is_normalized and not is_frozen,
         f"clients of {algorithm.name} send or keep more than updates: choose another "
-        "model.algorithm, such as FedAvg": algorithm.has_payload or own_entries,
+        "model.algorithm, such as FedAvg": algorithm.overrides("client_payload") or own_entries,
         "optimizer_state carry keeps the state of clients at the server: set it to reset": (
             federation.carry
         ),

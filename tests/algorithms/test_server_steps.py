@@ -262,11 +262,3 @@ def test_a_step_that_is_too_large_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(huge, "server_lr", 1e300)
     with pytest.raises(FloatingPointError, match="FedAdam gave NaN or infinity: lower its server"):
         run(tmp_path, huge, 1)
-
-
-def test_a_method_with_a_payload_must_say_what_is_sent():
-    class Silent(FedAvg):
-        has_payload = True
-
-    with pytest.raises(NotImplementedError, match="Silent sets has_payload to True"):
-        Silent().client_payload(None)

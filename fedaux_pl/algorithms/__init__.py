@@ -1,4 +1,4 @@
-"""The methods, one file each."""
+"""The methods, one file each; both server optimizers share one."""
 
 from fedaux_pl.algorithms.base import Aggregate as Aggregate
 from fedaux_pl.algorithms.base import Algorithm as Algorithm
@@ -13,11 +13,9 @@ from fedaux_pl.algorithms.base import Round as Round
 from fedaux_pl.algorithms.base import ServerState as ServerState
 from fedaux_pl.algorithms.base import Update as Update
 from fedaux_pl.algorithms.centralized import Centralized as Centralized
-from fedaux_pl.algorithms.fedadam import FedAdam as FedAdam
 from fedaux_pl.algorithms.fedaux import FedAUX as FedAUX
 from fedaux_pl.algorithms.fedauxfdp import FedAUXfdp as FedAUXfdp
 from fedaux_pl.algorithms.fedavg import FedAvg as FedAvg
-from fedaux_pl.algorithms.fedavgm import FedAvgM as FedAvgM
 from fedaux_pl.algorithms.fedbe import FedBE as FedBE
 from fedaux_pl.algorithms.fedbn import FedBN as FedBN
 from fedaux_pl.algorithms.fedclassmeans import FedClassMeans as FedClassMeans
@@ -28,3 +26,5 @@ from fedaux_pl.algorithms.memory import RememberedTeacher as RememberedTeacher
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold as Scaffold
+from fedaux_pl.algorithms.server_optimizers import FedAdam as FedAdam
+from fedaux_pl.algorithms.server_optimizers import FedAvgM as FedAvgM

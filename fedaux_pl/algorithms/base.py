@@ -270,9 +270,9 @@ class Algorithm:
     predictions into soft labels, from which the averages are distilled (``distills``,
     ``soft_labels``). Every imported subclass can be chosen by its name on the command line.
 
-    With ``has_payload`` server and clients send more than weights, and clients keep tensors between
-    rounds (``server_payload``, ``correction``, ``client_payload``). No tensor that they
-    are given may be modified, because a failed round is undone.
+    Server and clients may send more than weights, and clients may keep tensors between rounds
+    (``server_payload``, ``correction``, ``client_payload``). No tensor that they are given may be
+    modified, because a failed round is undone.
 
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
     sums over ``ensemble.predictions()``, those of all processes, as FedDF does; with
@@ -290,7 +290,6 @@ class Algorithm:
     distills: ClassVar[bool] = False
     trains_clients: ClassVar[bool] = True
     needs_all_updates: ClassVar[bool] = False
-    has_payload: ClassVar[bool] = False
     pretrained: bool = False
     mu: float = 0.0
     scoring: Scoring | None = None
@@ -378,9 +377,11 @@ class Algorithm:
 
         All clients of an architecture send tensors of the same names and shapes.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} sets has_payload to True: it must override client_payload"
-        )
+        return {}, {}
+
+    def overrides(self, hook: str) -> bool:
+        """Return whether the method has a hook of its own, such as ``client_payload``."""
+        return getattr(type(self), hook) is not getattr(Algorithm, hook)
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The server's new parameters of one architecture, and what it keeps for the next step."""

@@ -26,8 +26,6 @@ class Scaffold(Algorithm):
         server_lr: The step size of the server; 1 gives the average.
     """
 
-    has_payload = True
-
     def __init__(self, server_lr: float = 1.0, pretrained: bool = False) -> None:
         super().__init__(pretrained)
         check_setting("server_lr", server_lr, is_positive(server_lr), "be a positive number")

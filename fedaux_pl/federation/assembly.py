@@ -63,7 +63,7 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
         ClientModule,
         local,
         mu=algorithm.mu,
-        corrected=algorithm.has_payload,
+        corrected=algorithm.overrides("correction"),
         label_smoothing=local.label_smoothing,
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",

@@ -48,12 +48,15 @@ def average_updates(
 def average_payloads(
     updates: Sequence[Update], answers: Sequence[Answer], processes: Processes
 ) -> dict[str, Tensor]:
-    """Average what clients of one architecture send besides weights, as ``average_updates``."""
+    """Average what clients of one architecture send besides weights, if anything."""
     payloads = {update.client: update.payload for update in updates}
     layouts = {}  # of all clients: this process may have none of the architecture
     for client, payload in payloads.items():
         layouts[client] = {key: (x.shape, x.dtype) for key, x in payload.items()}
-    layout = processes.merge(layouts)[answers[0].client]
+    layouts = processes.merge(layouts)
+    if not any(layouts.values()):
+        return {}
+    layout = layouts[answers[0].client]
     template = {
         key: torch.zeros(shape, dtype=dtype, device=processes.device)
         for key, (shape, dtype) in layout.items()

@@ -167,23 +167,21 @@ class LocalClients:
             name = names[client]
             model = self.modules[name].model
             result = results[client]
-            payload: State = {}
-            if self.algorithm.has_payload:
-                local = LocalResult(
-                    start=trained_parameters(model, states[name]),
-                    end=trained_parameters(model, result.state),
-                    steps=result.steps,
-                    lr=self.settings.lr if job.lr is None else job.lr(0),
-                    received=payloads[name],
-                    kept=carried.client_states.get(client, {}),
-                )
-                payload, kept[client] = self.algorithm.client_payload(local)
-            elif own_entries[name]:
-                kept[client] = {key: result.state[key] for key in own_entries[name]}
+            local = LocalResult(
+                start=trained_parameters(model, states[name]),
+                end=trained_parameters(model, result.state),
+                steps=result.steps,
+                lr=self.settings.lr if job.lr is None else job.lr(0),
+                received=payloads[name],
+                kept=carried.client_states.get(client, {}),
+            )
+            payload, entries = self.algorithm.client_payload(local)
+            entries = entries or {key: result.state[key] for key in own_entries[name]}
+            if entries:
+                kept[client] = entries
             updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
-        if self.algorithm.has_payload or any(own_entries.values()):
-            carried.client_states.update(processes.merge(kept))
+        carried.client_states.update(processes.merge(kept))
         if self.context.carry_optimizers:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))
@@ -285,7 +283,7 @@ class LocalClients:
                 seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
                 optimizer_state=None,
                 keep_optimizer=False,
-                correction={} if self.algorithm.has_payload else None,
+                correction={},
             )
         return {client: result.state for client, result in self._run(jobs).items()}
 
@@ -297,9 +295,7 @@ class LocalClients:
 
     def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
         carried = self.context.carried
-        correction = None
-        if self.algorithm.has_payload:
-            correction = self.algorithm.correction(payload, carried.client_states.get(client, {}))
+        kept = carried.client_states.get(client, {})
         batches = self.context.data.client_batches(
             client,
             self.settings.batch_size,
@@ -317,7 +313,7 @@ class LocalClients:
             state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
             keep_optimizer=self.context.carry_optimizers,
-            correction=correction,
+            correction=self.algorithm.correction(payload, kept),
             name=self.context.data.client_names[client],
             lr=self.context.lr_of(self.settings, round_),
         )

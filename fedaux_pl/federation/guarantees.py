@@ -73,7 +73,7 @@ def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
         unprotected["every round: metrics that depend on its training data"] = (
             "the metrics by client, which depend on the training data of each"
         )
-    if algorithm.has_payload or federation.carried.client_states:
+    if algorithm.overrides("client_payload") or federation.carried.client_states:
         sent = "what clients send besides their weights and what they keep between rounds"
         unprotected["every round: more than its weights, and what it keeps"] = f"{sent}, {saved}"
     return unprotected

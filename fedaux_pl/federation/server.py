@@ -66,13 +66,10 @@ class Server:
             members = [answer for answer in answers if answer.architecture == name]
             group = [update for update in updates if update.architecture == name]
             average = average_updates(group, members, theta[name], processes, self.head_only)
-            payload: State = {}
-            if self.algorithm.has_payload:
-                payload = average_payloads(group, members, processes)
             aggregate = Aggregate(
                 theta=trained_parameters(self.models[name], theta[name]),
                 average=trained_parameters(self.models[name], average),
-                payload=payload,
+                payload=average_payloads(group, members, processes),
                 fraction=sum(answer.size for answer in members) / samples[name],
                 state=states.get(name, {}),
             )

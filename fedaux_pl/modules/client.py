@@ -112,7 +112,11 @@ class ClientModule(ClassifierModule):
         Empty for zeros; entries of other names are ignored.
         """
         if not self.corrected:
-            raise ValueError("this ClientModule has no correction: create it with corrected=True")
+            if correction:
+                raise ValueError(
+                    "this ClientModule has no correction: create it with corrected=True"
+                )
+            return
         trained = self._trained_parameters()
         for name in sorted(trained) if correction else ():
             if name not in correction:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaux_pl.algorithms import FedBN
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
@@ -134,7 +133,7 @@ class Limits:
 def adapt(federation: Federation, rehearsal: bool) -> None:
     """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
     algorithm = federation.algorithm
-    keeps_tensors = algorithm.has_payload or isinstance(algorithm, FedBN)
+    keeps_tensors = algorithm.overrides("client_payload") or algorithm.overrides("own_entries")
     if keeps_tensors or federation.carry or federation.local.fine_tuning:
         raise ConfigurationError(
             "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "

@@ -89,6 +89,12 @@ RUNS = {
         "model.algorithm.privacy.epsilon=10",
         "model.algorithm.scorer.releases=1",
     ),
+    "methods/fed3r": (  # its name in version 1.0
+        "quickstart",
+        *SMALL,
+        "methods/fedclassmeans",
+        "model.algorithm.classifier=ridge",
+    ),
     **{
         f"scoring/{name}": ("quickstart", *SMALL, f"scoring/{name}")
         for name in ("authors", "paper", "paper_literal", "posterior", "whitened_logistic")
@@ -96,7 +102,7 @@ RUNS = {
     **{
         f"methods/{name}": ("quickstart", *SMALL, f"methods/{name}")
         for name in (
-            *("centralized", "fed3r", "fedadam", "fedaux", "fedauxfdp", "fedavg", "fedavg_p"),
+            *("centralized", "fedadam", "fedaux", "fedauxfdp", "fedavg", "fedavg_p"),
             *("fedavgm", "fedbe", "fedbe_p", "fedbn", "fedclassmeans", "fedcof", "feddf"),
             *("feddf_p", "fedprox", "fedprox_p", "scaffold"),
         )

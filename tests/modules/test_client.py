@@ -144,7 +144,8 @@ def test_a_correction_is_added_to_the_gradients_and_not_to_the_loss(batch, train
 
 def test_wrong_corrections():
     with pytest.raises(ValueError, match="create it with corrected=True"):
-        small().set_correction({})
+        small().set_correction({"head.weight": torch.zeros(10, 64)})
+    small().set_correction({})  # nothing to add
     with pytest.raises(ValueError, match=r"no entry for head\.bias: give one for every"):
         small(corrected=True, trained="head").set_correction({"head.weight": torch.zeros(10, 64)})
 

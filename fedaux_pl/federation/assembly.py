@@ -55,7 +55,6 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
         federation.seed,
         federation.architectures,
         federation.carried,
-        carry_optimizers=federation.carry,
         rounds=trainer.max_epochs or -1,
     )
     modules = _create_modules(

@@ -190,8 +190,8 @@ class LocalClients:
         # in every process: any of them may train a client in its next round
         if self.algorithm.has_payload or any(own_entries.values()):
             carried.client_states.update(processes.merge(kept))
-        if self.context.carry_optimizers:
-            optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
+        if self.algorithm.keeps_optimizer:
+            optimizers = {i: result.optimizer_state for i, result in results.items()}
             carried.client_optimizers.update(processes.merge(optimizers))
         return updates
 
@@ -331,7 +331,7 @@ class LocalClients:
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
             state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
-            keep_optimizer=self.context.carry_optimizers,
+            keep_optimizer=self.algorithm.keeps_optimizer,
             correction=correction,
             noise=noise,
             name=self.context.data.client_names[client],

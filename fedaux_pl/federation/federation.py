@@ -67,8 +67,6 @@ class Federation(FederationModule):
         local: How clients train.
         distillation: How the server distills its students, in methods with distillation.
         pretraining: How h_0 is learned, in methods that start from it.
-        optimizer_state: ``reset`` resets all optimizers in every round, ``carry`` keeps the
-            optimizer state of each client and each student between rounds.
         batchnorm_statistics: What BatchNorm uses in teachers and evaluation: ``running``
             statistics, or those of the ``batch``, as in the authors' code (transductive: a
             prediction then depends on the other test images of its batch). With ``own``, all use

@@ -83,9 +83,8 @@ def check_private_updates(federation: "FederationModule") -> None:
         "BatchNorm mixes the records of a batch: set local.batchnorm to frozen, or model_options "
         "to {norm: group}": is_normalized and not is_frozen,
         f"clients of {algorithm.name} send or keep more than updates: choose another "
-        "model.algorithm, such as FedAvg": algorithm.has_payload or own_entries,
-        "optimizer_state carry keeps the state of clients at the server: set it to reset": (
-            federation.carry
+        "model.algorithm, such as FedAvg": (
+            algorithm.has_payload or algorithm.keeps_optimizer or own_entries
         ),
         "trainer.precision 16-mixed loses small gradients of single records: set it to bf16-mixed "
         "or 32-true": federation.trainer.precision == "16-mixed",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -260,11 +260,7 @@ class Server:
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
                 seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_.number, number)
-                job = replace(
-                    self._job(round_, name, round_.averages[name], soft_labels, seed),
-                    optimizer_state=self.context.carried.server_optimizers.get(name),
-                    keep_optimizer=self.context.carry_optimizers,
-                )
+                job = self._job(round_, name, round_.averages[name], soft_labels, seed)
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
@@ -272,11 +268,8 @@ class Server:
         states: dict[str, State] = {}
         losses: dict[str, float] = {}
         for name in round_.averages:
-            result = results[name]
-            states[name] = result.state
-            losses[f"distillation_loss/{name}"] = result.loss
-            if result.optimizer_state is not None:
-                self.context.carried.server_optimizers[name] = result.optimizer_state
+            states[name] = results[name].state
+            losses[f"distillation_loss/{name}"] = results[name].loss
         return states, losses
 
     def _job(

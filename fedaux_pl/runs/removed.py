@@ -25,4 +25,7 @@ REMOVED: Mapping[str, str] = {
         "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
     ),
     "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
+    "model.optimizer_state": (
+        "every round begins with new optimizers, and Centralized always keeps its own: leave it out"
+    ),
 }

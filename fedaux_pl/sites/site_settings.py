@@ -134,11 +134,11 @@ class Limits:
 def adapt(federation: Federation, rehearsal: bool) -> None:
     """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
     algorithm = federation.algorithm
-    keeps_tensors = algorithm.has_payload or isinstance(algorithm, FedBN)
-    if keeps_tensors or federation.carry or federation.local.fine_tuning:
+    keeps_tensors = algorithm.has_payload or algorithm.keeps_optimizer
+    if keeps_tensors or isinstance(algorithm, FedBN) or federation.local.fine_tuning:
         raise ConfigurationError(
-            "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
-            "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
+            "a site keeps nothing between rounds but its ledger: use no local.fine_tuning, and no "
+            "method whose clients keep tensors (Scaffold, FedBN, Centralized)"
         )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:

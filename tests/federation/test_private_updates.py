@@ -163,7 +163,6 @@ def test_settings_survive_a_checkpoint():
     ("options", "message"),
     [
         ({"local": local(batchnorm="batch")}, "set local.batchnorm to frozen, or model_options"),
-        ({"optimizer_state": "carry"}, "optimizer_state carry .* set it to reset"),
         ({"algorithm": FedBN()}, "FedBN send or keep more than updates: .* model.algorithm"),
         ({"algorithm": FedClassMeans()}, "FedClassMeans send no updates: leave out local.privacy"),
         (

@@ -158,7 +158,6 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"participation": 0}, r"participation: got 0; expected to lie in \(0, 1\]"),
         ({"participation": 1.5}, r"participation: got 1.5; expected to lie in \(0, 1\]"),
         ({"trained": "all"}, "trained: got 'all'; expected to be full or head"),
-        ({"optimizer_state": "keep"}, "optimizer_state: got 'keep'; expected to be reset or carry"),
         (
             {"batchnorm_statistics": "eval"},
             "batchnorm_statistics: got 'eval'; expected to be running or batch or own",

@@ -20,7 +20,6 @@ from fedaux_pl.engine.inference import (
     estimate_statistics,
     predict_features,
     predict_private_features,
-    server_statistics,
     statistics_batch_size,
     without_trials,
 )
@@ -236,14 +235,13 @@ class LocalClients:
         """Return the votes of all clients, by the data that they hold out."""
         held_out = self.context.data.validation_examples
         assert held_out is not None  # noqa: S101 - checked in the set-up
-        statistics = server_statistics(self.batchnorm_statistics)
         votes = {}
         for name, student in students.items():
             model = self.modules[name].model
             sums = []
             for weight in weights:
                 state = blend_states(averages[name], student, weight)
-                logits = self.context.runner.predict(model, state, held_out.inputs, statistics)
+                logits = self.context.runner.predict(model, state, held_out.inputs)
                 sums.append(clipped_log_likelihood(logits, held_out.targets))
             votes[name] = torch.stack(sums).cpu()
         return Votes(votes, len(self.context.architectures))

@@ -254,22 +254,3 @@ def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
         torch.testing.assert_close(soft, (sum(logits) / 3).softmax(1))
     assert soft.shape == (len(x), 10)
     torch.testing.assert_close(soft.sum(1), torch.ones(len(x)))
-
-
-def test_batch_statistics_of_the_teachers(tmp_path, monkeypatch):
-    """They change the soft labels, and predictions do not change running statistics."""
-    ensembles = spy(monkeypatch, FedDF, "soft_labels")
-    runs = {
-        kind: run(tmp_path, FedDF(), 1, batchnorm_statistics=kind) for kind in ("running", "batch")
-    }
-    running, batch = ensembles[0][1], ensembles[2][1]
-    assert not torch.allclose(running, batch, atol=1e-3)
-    a, b = (runs[kind].history[0]["client_loss/mean"] for kind in ("running", "batch"))
-    assert a == b  # the clients' training is not affected
-    for _, ensemble in (ensembles[0][0], ensembles[2][0]):
-        for update in ensemble.round.updates:  # 2 steps a client, none by predictions
-            assert int(update.state["bn1.num_batches_tracked"]) == 2
-    for one, other in zip(
-        ensembles[0][0][1].round.updates, ensembles[2][0][1].round.updates, strict=True
-    ):
-        assert_same(one.state, other.state)

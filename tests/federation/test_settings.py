@@ -160,7 +160,7 @@ def test_a_class_in_place_of_an_object(options, message):
         ({"trained": "all"}, "trained: got 'all'; expected to be full or head"),
         (
             {"batchnorm_statistics": "eval"},
-            "batchnorm_statistics: got 'eval'; expected to be running or batch or own",
+            "batchnorm_statistics: got 'eval'; expected to be running or own",
         ),
         ({"seed": -1}, "seed: got -1; expected to be an integer of at least 0"),
         ({"seed": 1.5}, "seed: got 1.5; expected to be an integer of at least 0"),

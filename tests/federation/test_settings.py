@@ -56,7 +56,7 @@ def test_defaults(settings, epochs, batch_size, lr):
         (
             LocalTraining,
             {"schedule": "linear"},
-            "local.schedule: got .*; expected to be constant, cosine or step",
+            "local.schedule: got .*; expected to be constant or cosine",
         ),
         (Distillation, {"warmup": 1.0}, r"distillation.warmup: got 1.0; .*in \[0, 1\)"),
         (LocalTraining, {"label_smoothing": -0.1}, "local.label_smoothing: got .*in .0, 1."),

@@ -42,7 +42,6 @@ model:
   local: {{batch_size: 16}}
   distillation: {{batch_size: 16, lr: 1.0e-3}}
   pretraining: {{epochs: 2, batch_size: 20}}
-  optimizer_state: carry
   model_options: {{width: 0.125}}
 data:
   private: tests.federations.FewDigits

@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import (
+    Centralized,
     FedAvg,
     FedBE,
     FedBN,
@@ -34,7 +35,8 @@ FIVE = {"clients": {"resnet8": 5}, "participation": 0.8}  # 4 clients a round
 SCENARIOS = {
     "FedAvg": (FedAvg, FIVE, 2),
     "FedProx": (lambda: FedProx(mu=0.1), {"clients": {"resnet8": 4}}, 1),
-    "FedDF": (FedDF, FIVE | {"optimizer_state": "carry"}, 2),
+    "FedDF": (FedDF, FIVE, 2),
+    "Centralized": (Centralized, {"clients": {"resnet8": 1}}, 2),
     "FedBE": (lambda: FedBE(samples=2), {"clients": {"resnet8": 2, "shufflenet": 1}}, 1),
     "Dirichlet": (lambda: FedBE(samples=2, posterior="dirichlet"), {}, 1),
     "linear": (lambda: FedAvg(pretrained=True), {"trained": "head"}, 1),
@@ -60,7 +62,6 @@ SCENARIOS = {
         {
             "clients": {"resnet8": 5, "shufflenet": 1},
             "participation": 0.5,  # 3 clients a round: 0, 2, 5, then 1, 3, 4
-            "optimizer_state": "carry",
             "local": LocalTraining(batch_size=16, augmentation="crop_flip", schedule="cosine"),
             "distillation": Distillation(
                 batch_size=16,
@@ -117,11 +118,7 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         },
         "optimizers": {
             f"{owner}.{index}.{name}": entry
-            for optimizers in (
-                federation.carried.client_optimizers,
-                federation.carried.server_optimizers,
-            )
-            for owner, state in optimizers.items()
+            for owner, state in federation.carried.client_optimizers.items()
             for index, entries in state["state"].items()
             for name, entry in entries.items()
         },

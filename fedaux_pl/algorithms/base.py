@@ -277,7 +277,9 @@ class Algorithm:
     If several processes share the clients, ``soft_labels`` gets the updates of its own process and
     sums over ``ensemble.predictions()``, those of all processes, as FedDF does; with
     ``needs_all_updates`` it gets all updates, as FedBE. With ``trains_clients = False`` clients
-    send only what they release before the first round; see ``OneRelease``.
+    send only what they release before the first round; see ``OneRelease``. With
+    ``keeps_optimizer`` clients go on with the optimizer's state of their last round instead of a
+    new one; see ``Centralized``.
 
     Args:
         pretrained: Whether to start from h_0, learned on the auxiliary data (the paper's +P).
@@ -290,6 +292,7 @@ class Algorithm:
     distills: ClassVar[bool] = False
     trains_clients: ClassVar[bool] = True
     needs_all_updates: ClassVar[bool] = False
+    keeps_optimizer: ClassVar[bool] = False
     pretrained: bool = False
     mu: float = 0.0
     scoring: Scoring | None = None

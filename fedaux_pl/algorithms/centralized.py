@@ -9,10 +9,12 @@ from fedaux_pl.errors import ConfigurationError
 class Centralized(Algorithm):
     """Trains one model on all private data: FedAVG with a single client that holds everything.
 
-    A round is ``local.epochs`` epochs of ordinary training. With ``optimizer_state: carry`` the
-    optimizer goes on from round to round, as in a training without rounds. ``data.alpha`` and
+    A round is ``local.epochs`` epochs of ordinary training. The optimizer goes on from round to
+    round, as in a training without rounds. ``data.alpha`` and
     ``participation`` change nothing: the only client holds all samples and always takes part.
     """
+
+    keeps_optimizer = True
 
     def check_architectures(self, clients: Mapping[str, int]) -> None:
         """Raise a ConfigurationError unless there is one client of one architecture."""

@@ -103,6 +103,4 @@ def _how(
         each = [f"{model} {measured[f'{name}/{model}']:.2%}" for model in known]
         if each:
             text += f" ({', '.join(each)} alone)"
-    if settings["batchnorm_statistics"] == "batch":
-        text += ", with the BatchNorm statistics of each batch"
     return text

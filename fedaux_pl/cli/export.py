@@ -107,12 +107,6 @@ def to_onnx(models: Mapping[str, nn.Module], federation: Mapping[str, Any]) -> b
     Its input is called ``inputs`` and its output ``probabilities``; the batch size is free. The
     names of the classes are a JSON list in its metadata, ``classes``.
     """
-    statistics = federation["settings"]["batchnorm_statistics"]
-    if statistics == "batch":
-        raise ConfigurationError(
-            "ONNX normalizes with running statistics, but this run was evaluated with "
-            f"batchnorm_statistics {statistics!r}: export safetensors"
-        )
     shape = federation["input_shape"]
     dtype = torch.uint8 if len(shape) == 3 else torch.int64
     # the exporter warns about operators of torchvision that no model here has

@@ -12,7 +12,7 @@ from fedaux_pl.cli.entry import import_packages
 from fedaux_pl.runs.option_parser import TESTED, OptionParser
 
 FORMATS = ("safetensors", "onnx")
-_BatchNormOption = Literal["running", "batch", "own"]  # of engine.inference, which imports torch
+_BatchNormOption = Literal["running", "own"]  # of engine.inference, which imports torch
 
 
 def predict(args: Sequence[str]) -> Path:
@@ -73,6 +73,6 @@ def _add_client_options(parser: OptionParser) -> None:
     """Add the client, and the BatchNorm statistics of its model."""
     about = "The client whose own model to use; its data are those of the run's config.yaml."
     parser.add_argument("--client", type=str | None, default=None, help=about)
-    about = "As in test, with --client: own, running or batch; null for that of the run."
+    about = "As in test, with --client: own or running; null for that of the run."
     name = "--model.batchnorm_statistics"
     parser.add_argument(name, type=_BatchNormOption | None, default=None, help=about)

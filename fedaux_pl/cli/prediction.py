@@ -24,7 +24,6 @@ from fedaux_pl.data.input_checks import note, path_not_found, shorten
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits
-from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError, DataError, DataNotFoundError
 from fedaux_pl.files import csv_text, write_text_atomically
 from fedaux_pl.models import trained_models
@@ -63,13 +62,11 @@ def write_predictions(options: Namespace) -> Path:
     client = load_client_model(path, options)
     if client is None:
         models = list(trained_models(loaded).values())
-        statistics = federation["settings"]["batchnorm_statistics"]
         by_whom = ""
     else:
         models = [client.model]
-        statistics = client.statistics
         by_whom = f", predicted by the model of {terminal_safe(client.name)}"
-    values = probabilities(models, samples.inputs, statistics)
+    values = probabilities(models, samples.inputs)
     failed = int(values.isnan().any(dim=1).sum())
     if failed:
         raise FloatingPointError(
@@ -163,11 +160,9 @@ def _note_changes(originals: Sequence[Original], size: int, is_gray: bool) -> No
         )
 
 
-def probabilities(
-    models: Sequence[nn.Module], inputs: Tensor, statistics: BatchNormOption
-) -> Tensor:
+def probabilities(models: Sequence[nn.Module], inputs: Tensor) -> Tensor:
     """Return the class probabilities of an ensemble of models, shape (N, C)."""
-    logits = [predict_logits(model, inputs, server_statistics(statistics)) for model in models]
+    logits = [predict_logits(model, inputs) for model in models]
     return torch.stack(logits).mean(dim=0).softmax(dim=-1)
 
 

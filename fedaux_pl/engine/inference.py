@@ -13,9 +13,7 @@ from fedaux_pl.data.batches import fit_batch_size
 from fedaux_pl.data.lazy_inputs import Inputs, read_batches
 from fedaux_pl.models.layers import check_separate_records
 
-BatchNormStatistics = Literal["running", "batch"]
-"""What BatchNorm uses in a prediction."""
-BatchNormOption = Literal["running", "batch", "own"]
+BatchNormOption = Literal["running", "own"]
 """The values of ``Federation.batchnorm_statistics``."""
 
 BATCH_SIZE = 2048
@@ -30,28 +28,16 @@ FLOAT32_BATCH_SIZE = 1280
 STATISTICS_BATCH_SIZE = 1024  # at most: the samples of which BatchNorm's statistics are computed
 
 
-def server_statistics(option: BatchNormOption) -> BatchNormStatistics:
-    """Return what the server's models predict with: ``own`` statistics are those of clients."""
-    return "batch" if option == "batch" else "running"
-
-
-def prediction_batch_size(
-    model: nn.Module,
-    inputs: Inputs,
-    statistics: BatchNormStatistics = "running",
-    *,
-    captured: bool = False,
-) -> int:
+def prediction_batch_size(model: nn.Module, inputs: Inputs, *, captured: bool = False) -> int:
     """Return the number of inputs that a model predicts at a time.
 
-    With ``batch`` statistics predictions depend on it, so it is always the same. ``captured`` is
-    whether the prediction is replayed from a CUDA graph.
+    ``captured`` is whether the prediction is replayed from a CUDA graph.
     """
     if not _has_fixed_size(model):
         return VARIABLE_SIZE_BATCH
     size = fit_batch_size(CAPTURED_BATCH_SIZE if captured else BATCH_SIZE, inputs)
     is_float32 = any(parameter.dtype == torch.float32 for parameter in model.parameters())
-    if statistics == "batch" or not inputs.is_cuda or not is_float32:
+    if not inputs.is_cuda or not is_float32:
         return size
     return size if torch.is_autocast_enabled("cuda") else min(size, FLOAT32_BATCH_SIZE)
 
@@ -61,26 +47,13 @@ def _has_fixed_size(model: nn.Module) -> bool:
 
 
 @contextmanager
-def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[None]:
-    """Put a model into evaluation mode with the given BatchNorm statistics, then restore it.
-
-    With those of each ``batch`` (transductive) the running statistics are not updated.
-    """
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, then restore the mode of each of its layers."""
     modes = {module: module.training for module in model.modules()}
-    layers = [m for m in modes if isinstance(m, _BatchNorm) and statistics == "batch"]
-    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
     model.eval()
-    for layer in layers:
-        layer.training = True
-        layer.momentum = 0.0  # keeps the running statistics
-        counter = layer.num_batches_tracked
-        layer.num_batches_tracked = None if counter is None else counter.clone()
     try:
         yield
     finally:
-        for layer, (momentum, counter) in zip(layers, before, strict=True):
-            layer.momentum = momentum
-            layer.num_batches_tracked = counter
         for module, mode in modes.items():
             module.training = mode
 
@@ -89,7 +62,6 @@ def evaluating(model: nn.Module, statistics: BatchNormStatistics) -> Iterator[No
 def predict_logits(
     model: nn.Module,
     inputs: Inputs,
-    statistics: BatchNormStatistics = "running",
     batch_size: int | None = None,
     function: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -97,13 +69,12 @@ def predict_logits(
 
     Training modes are restored afterwards. ``batch_size`` is by default ``prediction_batch_size``.
     """
-    size = batch_size or prediction_batch_size(model, inputs, statistics)
-    # with "batch" statistics predictions depend on the batches; those of texts need no cuDNN
-    equal = inputs.is_cuda and statistics == "running" and _has_fixed_size(model)
+    size = batch_size or prediction_batch_size(model, inputs)
+    equal = inputs.is_cuda and _has_fixed_size(model)  # texts need no cuDNN
     ranges = split_range(len(inputs), size, equal=equal)
     trials = without_trials() if len(inputs) < size else nullcontext()
     batches = read_batches(inputs, [slice(start, end) for start, end, _ in ranges])
-    with evaluating(model, statistics), trials:
+    with evaluating(model), trials:
         outputs = ((function or model)(batch).float() for batch in batches)
         return torch.cat([y[drop:] for y, (_, _, drop) in zip(outputs, ranges, strict=True)])
 
@@ -122,23 +93,28 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Sequence[Tensor]]) -
     evaluation mode.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    with evaluating(model, "batch"), without_trials():
-        for number, batch in enumerate(batches, start=1):
-            for layer in layers:
-                # a cumulative mean; with momentum None a GPU would wait for the layer's counter
-                layer.momentum = 1 / number
-            model(batch[0])
+    before = [(layer.momentum, layer.num_batches_tracked) for layer in layers]
+    with evaluating(model), without_trials():
+        try:
+            for layer, (_, counter) in zip(layers, before, strict=True):
+                layer.training = True
+                # these batches are not counted
+                layer.num_batches_tracked = None if counter is None else counter.clone()
+            for number, batch in enumerate(batches, start=1):
+                for layer in layers:
+                    # a cumulative mean; with momentum None a GPU would wait for the counter
+                    layer.momentum = 1 / number
+                model(batch[0])
+        finally:
+            for layer, (momentum, counter) in zip(layers, before, strict=True):
+                layer.momentum = momentum
+                layer.num_batches_tracked = counter
 
 
-def predict_features(
-    model: nn.Module,
-    inputs: Inputs,
-    statistics: BatchNormStatistics = "running",
-    batch_size: int | None = None,
-) -> Tensor:
+def predict_features(model: nn.Module, inputs: Inputs, batch_size: int | None = None) -> Tensor:
     """Compute h(x) of all inputs, shape (N, d), float32; arguments as of ``predict_logits``."""
     features = cast("Callable[[Tensor], Tensor]", model.features)
-    return predict_logits(model, inputs, statistics, batch_size, features)
+    return predict_logits(model, inputs, batch_size, features)
 
 
 def predict_private_logits(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.engine.inference import BatchNormStatistics, predict_features, predict_logits
+from fedaux_pl.engine.inference import predict_features, predict_logits
 from fedaux_pl.engine.optimizer_state import restore, set_lr, snapshot
 from fedaux_pl.engine.seeds import isolated_rng
 from fedaux_pl.functional.averaging import State
@@ -126,19 +126,13 @@ class StageRunner:
     def forget(self, module: pl.LightningModule) -> None:
         """Free the memory of a module that will not be trained again."""
 
-    def predict(
-        self,
-        model: nn.Module,
-        state: State,
-        inputs: Inputs,
-        statistics: BatchNormStatistics,
-    ) -> Tensor:
+    def predict(self, model: nn.Module, state: State, inputs: Inputs) -> Tensor:
         """Compute the logits of all inputs with the given weights, shape (N, C), float32.
 
         The model may have these weights afterwards.
         """
         model.load_state_dict(state)
-        return predict_logits(model, inputs, statistics)
+        return predict_logits(model, inputs)
 
     def predict_features(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Compute h(x) of a large data set, shape (N, d), float32."""

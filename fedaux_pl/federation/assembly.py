@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from fedaux_pl.callbacks.progress import find_progress
 from fedaux_pl.callbacks.report import cache_folder
-from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
@@ -55,7 +54,6 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
         federation.seed,
         federation.architectures,
         federation.carried,
-        carry_optimizers=federation.carry,
         rounds=trainer.max_epochs or -1,
     )
     modules = _create_modules(
@@ -81,7 +79,6 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
             temperature=distillation.temperature,
         ),
         settings=distillation,
-        batchnorm_statistics=server_statistics(federation.batchnorm_statistics),
         head_only=federation.head_only,
     )
     students = federation.students

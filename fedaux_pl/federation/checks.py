@@ -73,7 +73,6 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_setting("clients", clients, is_allowed, expected)
     for name, known in (
         ("trained", get_args(TrainedPart)),
-        ("optimizer_state", ("reset", "carry")),
         ("batchnorm_statistics", get_args(BatchNormOption)),
         ("acceleration", get_args(Acceleration)),
     ):

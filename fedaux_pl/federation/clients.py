@@ -17,7 +17,6 @@ from fedaux_pl.engine.inference import (
     estimate_statistics,
     predict_features,
     predict_private_features,
-    server_statistics,
     statistics_batch_size,
 )
 from fedaux_pl.engine.stage import DoneHook
@@ -182,7 +181,7 @@ class LocalClients:
             updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
         carried.client_states.update(processes.merge(kept))
-        if self.context.carry_optimizers:
+        if self.algorithm.keeps_optimizer:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
             carried.client_optimizers.update(processes.merge(optimizers))
         return updates
@@ -223,14 +222,13 @@ class LocalClients:
         """Return the votes of all clients, by the data that they hold out."""
         held_out = self.context.data.validation_examples
         assert held_out is not None  # noqa: S101 - checked in the set-up
-        statistics = server_statistics(self.batchnorm_statistics)
         votes = {}
         for name, student in students.items():
             model = self.modules[name].model
             sums = []
             for weight in weights:
                 state = blend_states(averages[name], student, weight)
-                logits = self.context.runner.predict(model, state, held_out.inputs, statistics)
+                logits = self.context.runner.predict(model, state, held_out.inputs)
                 sums.append(clipped_log_likelihood(logits, held_out.targets))
             votes[name] = torch.stack(sums).cpu()
         return Votes(votes, len(self.context.architectures))
@@ -312,7 +310,7 @@ class LocalClients:
             seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
             state=self._start(client, state),
             optimizer_state=carried.client_optimizers.get(client),
-            keep_optimizer=self.context.carry_optimizers,
+            keep_optimizer=self.algorithm.keeps_optimizer,
             correction=self.algorithm.correction(payload, kept),
             name=self.context.data.client_names[client],
             lr=self.context.lr_of(self.settings, round_),

@@ -26,8 +26,7 @@ class CarriedState:
     """
 
     memory: TeacherMemory = field(default_factory=dict)  # for methods that remember teachers
-    client_optimizers: dict[int, dict[str, Any]] = field(default_factory=dict)  # if carried
-    server_optimizers: dict[str, dict[str, Any]] = field(default_factory=dict)  # if carried
+    client_optimizers: dict[int, dict[str, Any] | None] = field(default_factory=dict)  # if kept
     client_states: dict[int, State] = field(default_factory=dict)  # what each client keeps
     server_states: dict[str, ServerState] = field(default_factory=dict)  # for the next server step
     votes: Mapping[str, Tensor] = field(default_factory=dict)  # of the clients, for each candidate
@@ -52,7 +51,6 @@ class Context:
     seed: int
     architectures: list[str]  # of each client
     carried: CarriedState
-    carry_optimizers: bool
     rounds: int  # -1 if it is not known
 
     def lr_of(self, settings: TrainingSettings, round_: int) -> Callable[[int], float] | None:

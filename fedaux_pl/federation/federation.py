@@ -20,7 +20,6 @@ from fedaux_pl.algorithms.memory import forget
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import Examples, FederatedDataModule
-from fedaux_pl.engine.inference import server_statistics
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
@@ -67,15 +66,11 @@ class Federation(FederationModule):
         local: How clients train.
         distillation: How the server distills its students, in methods with distillation.
         pretraining: How h_0 is learned, in methods that start from it.
-        optimizer_state: ``reset`` resets all optimizers in every round, ``carry`` keeps the
-            optimizer state of each client and each student between rounds.
-        batchnorm_statistics: What BatchNorm uses in teachers and evaluation: ``running``
-            statistics, or those of the ``batch``, as in the authors' code (transductive: a
-            prediction then depends on the other test images of its batch). With ``own``, all use
-            running statistics, except that a client is evaluated with those of its own training
-            data: of one pass without augmentation, with the server's weights (or the client's, of
-            FedBN and ``local.fine_tuning``). Test or validation data must name their clients. A
-            checkpoint can be tested with another value than its run had.
+        batchnorm_statistics: What BatchNorm uses in the evaluation: ``running`` statistics, or,
+            with ``own``, a client is evaluated with the statistics of its own training data: of one
+            pass without augmentation, with the server's weights (or the client's, of FedBN and
+            ``local.fine_tuning``). Test or validation data must name their clients. A checkpoint
+            can be tested with another value than its run had.
         model_options: Further arguments of ``create_model`` for every architecture, e.g.
             {width: 0.5}; those of a single one stand under its name, e.g. {resnet8: {width: 0.5}}.
         seed: The seed of the run, from which all others are derived.
@@ -277,8 +272,7 @@ class Federation(FederationModule):
         for client, state in models.items():
             rows = (owners == client).nonzero().flatten().to(logits.device)
             model = self.server.models[self.architectures[client]]
-            statistics = server_statistics(self.batchnorm_statistics)
-            logits[rows] = runner.predict(model, state, examples.inputs[rows], statistics)
+            logits[rows] = runner.predict(model, state, examples.inputs[rows])
         return logits
 
     def _client_states(self, clients: Sequence[int]) -> dict[int, State]:
@@ -387,15 +381,14 @@ class Federation(FederationModule):
             self.students.check_inputs(x)
             self.evaluation.begin()
         is_fit = self.trainer.state.fn is TrainerFn.FITTING
-        has_batch_statistics = self.batchnorm_statistics == "batch"
-        if self.reads_features and is_fit and not has_batch_statistics:
+        if self.reads_features and is_fit:
             # the same data in the same order after every round
             rows = torch.arange(len(x), device=x.device) + self.evaluation.count
             states = [(name, student.state_dict()) for name, student in self.students.items()]
             logits = [self.server.predict(*student, "evaluation", rows) for student in states]
             members = torch.stack(logits)
         else:
-            members = self.students.evaluate(x, self.batchnorm_statistics)
+            members = self.students.evaluate(x)
         keep_logits = bool(self.chosen_metrics) or self.evaluated_clients is not None
         self.evaluation.add(members, labels, keep_logits)
 

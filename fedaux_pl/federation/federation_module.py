@@ -51,8 +51,6 @@ from fedaux_pl.scoring.plan import Plan, PublicNumbers
 from fedaux_pl.scoring.released_heads import pack, unpack
 from fedaux_pl.scoring.secure_sums import check_sums
 
-OptimizerState = Literal["reset", "carry"]
-
 
 class FederationModule(LightningModule):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
@@ -68,7 +66,6 @@ class FederationModule(LightningModule):
         local: LocalTraining = LocalTraining(),  # noqa: B008 - frozen
         distillation: Distillation = Distillation(),  # noqa: B008 - frozen
         pretraining: Pretraining = Pretraining(),  # noqa: B008 - frozen
-        optimizer_state: OptimizerState = "reset",
         batchnorm_statistics: BatchNormOption = "running",
         model_options: dict[str, Any] | None = None,
         seed: int = 0,
@@ -90,8 +87,6 @@ class FederationModule(LightningModule):
         self.local = local
         self.distillation = distillation
         self.pretraining = pretraining
-        self.optimizer_state = optimizer_state
-        self.carry = optimizer_state == "carry"
         self._given_threads = threads
         self.threads = threads
         self.acceleration: Acceleration = acceleration or "off"  # YAML reads off as false

@@ -53,10 +53,6 @@ def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
     saved = "which the server's checkpoint holds"
     held_out = "the validation data that clients hold out"
     unprotected = {}
-    if federation.carry:
-        unprotected["every round: the state of its optimizer"] = (
-            f"the optimizer states of the clients, {saved} with optimizer_state 'carry'"
-        )
     if federation.holds_out:
         unprotected["every round: its accuracy on data that it holds out"] = (
             f"the accuracies on {held_out}, and the choice of a round by them"
@@ -73,7 +69,8 @@ def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
         unprotected["every round: metrics that depend on its training data"] = (
             "the metrics by client, which depend on the training data of each"
         )
-    if algorithm.overrides("client_payload") or federation.carried.client_states:
+    keeps = algorithm.keeps_optimizer or federation.carried.client_states
+    if algorithm.overrides("client_payload") or keeps:
         sent = "what clients send besides their weights and what they keep between rounds"
         unprotected["every round: more than its weights, and what it keeps"] = f"{sent}, {saved}"
     return unprotected

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.func import functional_call
 from fedaux_pl.algorithms import Aggregate, Algorithm, Answer, Distilled, Ensemble, Round, Update
 from fedaux_pl.algorithms.memory import absent_clients
 from fedaux_pl.data.lazy_inputs import Inputs
-from fedaux_pl.engine.inference import BatchNormStatistics, predict_features
+from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.engine.stage import Job, StageResult
 from fedaux_pl.federation.averaging import average_payloads, average_updates, trained_parameters
@@ -37,10 +37,9 @@ class Server:
     models: Mapping[str, nn.Module]  # for predictions; their trained parameters require a gradient
     distillers: Mapping[str, DistillationModule]  # weights of both are overwritten
     settings: Distillation
-    batchnorm_statistics: BatchNormStatistics = "running"
     head_only: bool = False
-    # h(x), if it is fixed, by architecture, part of the data and BatchNorm statistics
-    features: dict[tuple[str, str, str], Tensor] = field(default_factory=dict)
+    # h(x), if it is fixed, by architecture and part of the data
+    features: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def payloads(self) -> dict[str, State]:
         """Return what the server sends to the clients of each architecture besides its model."""
@@ -128,35 +127,28 @@ class Server:
         With ``rows``, the positions of M samples, a head predicts these alone, shape (M, C).
         """
         model: Any = self.models[architecture]
-        statistics = self.batchnorm_statistics
         if self.head_only and is_composition(model):
-            features = self.fixed_features(architecture, state, part, statistics)
+            features = self.fixed_features(architecture, state, part)
             features = features if rows is None else features[rows]
             head = {key.removeprefix("head."): state[key] for key in state if of_head(key)}
             logits: Tensor = functional_call(model.head, head, (features,))
             return logits.float()
-        return self.context.runner.predict(model, state, self.inputs(part), statistics)
+        return self.context.runner.predict(model, state, self.inputs(part))
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep h(x) with running statistics, by part of the data and architecture."""
+        """Keep h(x), by part of the data and architecture."""
         for part, features in parts.items():
             for name, values in features.items():
-                self.features[name, part, "running"] = values
+                self.features[name, part] = values
 
-    def fixed_features(
-        self,
-        architecture: str,
-        state: State,
-        part: str,
-        statistics: BatchNormStatistics = "running",
-    ) -> Tensor:
+    def fixed_features(self, architecture: str, state: State, part: str) -> Tensor:
         """Return h(x) on one part of the data, which is computed once, shape (N, d)."""
-        key = architecture, part, statistics
+        key = architecture, part
         if key not in self.features:
             model = self.models[architecture]
             model.load_state_dict(state)
             with self.context.runner.preparing(f"preparing {architecture}: features"):
-                self.features[key] = predict_features(model, self.inputs(part), statistics)
+                self.features[key] = predict_features(model, self.inputs(part))
         return self.features[key]
 
     def soft_labels(self, round_: Round) -> Tensor:
@@ -257,11 +249,7 @@ class Server:
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
                 seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_.number, number)
-                job = replace(
-                    self._job(round_, name, round_.averages[name], soft_labels, seed),
-                    optimizer_state=self.context.carried.server_optimizers.get(name),
-                    keep_optimizer=self.context.carry_optimizers,
-                )
+                job = self._job(round_, name, round_.averages[name], soft_labels, seed)
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
@@ -269,11 +257,8 @@ class Server:
         states: dict[str, State] = {}
         losses: dict[str, float] = {}
         for name in round_.averages:
-            result = results[name]
-            states[name] = result.state
-            losses[f"distillation_loss/{name}"] = result.loss
-            if result.optimizer_state is not None:
-                self.context.carried.server_optimizers[name] = result.optimizer_state
+            states[name] = results[name].state
+            losses[f"distillation_loss/{name}"] = results[name].loss
         return states, losses
 
     def _job(

@@ -28,7 +28,7 @@ from fedaux_pl.modules.client import BatchNormMode
 from fedaux_pl.modules.language_modeling import Objective, check_language_modeling
 from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
-Schedule = Literal["constant", "cosine", "step"]
+Schedule = Literal["constant", "cosine"]
 ClassWeights = Literal["none", "balanced"]
 
 _MAX_COUNT = 2**31 - 1
@@ -45,9 +45,8 @@ class TrainingSettings:
         lr: The learning rate.
         momentum: The momentum, in [0, 1), with sgd only.
         weight_decay: The weight decay, at least 0.
-        schedule: The learning rate over the rounds, in pre-training over the steps: ``constant``;
-            ``cosine``, down to 0; ``step``, a tenth from the half on and a hundredth from three
-            quarters on.
+        schedule: The learning rate over the rounds, in pre-training over the steps: ``constant``,
+            or ``cosine``, down to 0.
         warmup: The fraction of them over which the learning rate first rises linearly, in [0, 1).
         clip_norm: The largest norm of the gradients of a step; null for no bound.
     """
@@ -84,7 +83,7 @@ class TrainingSettings:
         self.optimizer_settings  # noqa: B018 - checks them
         check_setting("warmup", self.warmup, is_fraction(self.warmup), "lie in [0, 1)")
         is_known = self.schedule in get_args(Schedule)
-        check_setting("schedule", self.schedule, is_known, "be constant, cosine or step")
+        check_setting("schedule", self.schedule, is_known, "be constant or cosine")
 
     @cached_property
     def optimizer_settings(self) -> OptimizerSettings:
@@ -108,11 +107,10 @@ class TrainingSettings:
         first = round(self.warmup * total)
         if step < first:
             return self.lr * (step + 1) / first
+        if self.schedule == "constant":
+            return self.lr
         progress = (step - first) / (total - first)
-        if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * progress)) / 2
-        drops = (progress >= 0.5) + (progress >= 0.75) if self.schedule == "step" else 0
-        return self.lr * 0.1**drops
+        return self.lr * (1 + math.cos(math.pi * progress)) / 2
 
     def plain(self) -> dict[str, Any]:
         """Return the values that checkpoints, cache keys and ``from_plain`` have.

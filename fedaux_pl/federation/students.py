@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
-from fedaux_pl.engine.inference import BatchNormOption, server_statistics
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
@@ -92,10 +91,10 @@ class Students(nn.ModuleDict):
         for model in self.values():
             check_inputs(model, x)
 
-    def evaluate(self, x: Tensor, statistics: BatchNormOption) -> Tensor:
+    def evaluate(self, x: Tensor) -> Tensor:
         """Return the logits of each student in evaluation mode, shape (S, N, C)."""
         logits = []
         for model in self.values():
-            with evaluating(model, server_statistics(statistics)):
+            with evaluating(model):
                 logits.append(model(x).float())
         return torch.stack(logits)

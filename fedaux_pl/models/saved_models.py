@@ -192,7 +192,8 @@ class ModelEnsemble(nn.Module):
     Args:
         models: The models by name.
         config: What is known about them, such as ``classes``, see ``save_ensemble``.
-        batchnorm: ``running``, or ``batch`` for the statistics of each batch.
+        batchnorm: ``running``, or ``batch`` for the statistics of each batch, with which version
+            1.0 exported some models.
 
     Examples:
         >>> from fedaux_pl.models import create_model
@@ -240,14 +241,13 @@ def save_ensemble(
         names = () if layer is None else ("mean", "std")
         constants = {name: getattr(layer, name).flatten().tolist() for name in names}
         entries.append({**recipe, "file": file, "normalization": constants or None})
-    is_batch = federation["settings"]["batchnorm_statistics"] == "batch"
     config = {
         "format": FORMAT,
         "models": entries,
         "classes": list(federation["classes"]),
         "input_shape": list(federation["input_shape"]),
         "input_format": federation.get("input_format") or {},
-        "batchnorm": "batch" if is_batch else "running",
+        "batchnorm": "running",
     }
     text = json.dumps(config, indent=2, default=str) + "\n"
     write_text_atomically(folder / CONFIG, text)

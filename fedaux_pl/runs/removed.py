@@ -40,4 +40,7 @@ REMOVED: Mapping[str, str] = {
         "updates have no privacy guarantee"
     ),
     "sampled_gaussian_epsilon": "to account for DP-SGD, use opacus or dp-accounting",
+    "model.optimizer_state": (
+        "every round begins with new optimizers, and Centralized always keeps its own: leave it out"
+    ),
 }

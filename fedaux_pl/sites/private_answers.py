@@ -13,7 +13,6 @@ from fedaux_pl.data.lazy_inputs import keep_in_host
 from fedaux_pl.engine.inference import (
     BatchNormOption,
     predict_private_logits,
-    server_statistics,
 )
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
@@ -88,8 +87,7 @@ class PrivateAnswers:
         inputs = self.examples.inputs
         on_device = {key: tensor.to(runner.device) for key, tensor in state.items()}
         if self.privacy.epsilon is None:
-            statistics = server_statistics(self.federation.batchnorm_statistics)
-            return runner.predict(model, on_device, inputs, statistics)
+            return runner.predict(model, on_device, inputs)
         model.load_state_dict(on_device)
         return predict_private_logits(model, inputs)
 
@@ -124,11 +122,6 @@ def _check_epsilon(epsilon: float, limit: float, kind: str, statistics: BatchNor
         raise ConfigurationError(
             f"{option} is {epsilon:g}, but all answers together may cost epsilon {limit:g} (that "
             "of the method, 0 if it has none): state more with --epsilon_limit, or lower it"
-        )
-    if statistics == "batch":
-        raise ConfigurationError(
-            "with batchnorm_statistics 'batch' an answer depends on several records: set it to "
-            f"'running', or leave out --{option}"
         )
     if statistics == "own" and kind == "evaluate":
         raise ConfigurationError(

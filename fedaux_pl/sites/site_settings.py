@@ -134,10 +134,10 @@ def adapt(federation: Federation, rehearsal: bool) -> None:
     """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
     algorithm = federation.algorithm
     keeps_tensors = algorithm.overrides("client_payload") or algorithm.overrides("own_entries")
-    if keeps_tensors or federation.carry or federation.local.fine_tuning:
+    if keeps_tensors or algorithm.keeps_optimizer or federation.local.fine_tuning:
         raise ConfigurationError(
-            "a site keeps nothing between rounds but its ledger: use optimizer_state 'reset', no "
-            "local.fine_tuning, and no method whose clients keep tensors (Scaffold, FedBN)"
+            "a site keeps nothing between rounds but its ledger: use no local.fine_tuning, and no "
+            "method whose clients keep tensors (Scaffold, FedBN, Centralized)"
         )
     federation.algorithm.plan(None)  # raises if it needs the sizes of sites
     if not rehearsal:

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from fedaux_pl.accelerate import CudaRunner
 from fedaux_pl.accelerate.recording.captured_predictions import CapturedPredictor
 from fedaux_pl.accelerate.recording.cuda_graphs import CudaGraphs
-from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.engine import inference, predict_features, predict_logits
 from fedaux_pl.federation import create_runner
 from tests.accelerate.recorders import FakeRecorder
@@ -89,14 +88,6 @@ def test_a_federation_with_captured_predictions_is_one_without(tmp_path, monkeyp
     assert [r["averaged_accuracy/resnet8"] for r in federation.history] == [
         r["averaged_accuracy/resnet8"] for r in plain.history
     ]
-
-
-def test_batch_statistics_are_not_captured(tmp_path, monkeypatch):
-    """But kernels of features are compiled in the preparation."""
-    options = {"algorithm": FedAUX(), "batchnorm_statistics": "batch"}
-    federation, recorder = fit_captured(tmp_path, monkeypatch, **options)
-    assert federation.heads
-    assert (recorder.captured, recorder.compiled) == ([], 1)
 
 
 def test_predictions_from_fixed_features_are_not_captured(tmp_path, monkeypatch):

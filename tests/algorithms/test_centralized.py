@@ -22,7 +22,6 @@ def test_it_is_a_plain_training_loop_on_all_data(tmp_path):
         {"resnet8": 1},
         participation=0.4,  # the only client always takes part
         local=LocalTraining(batch_size=32),
-        optimizer_state="carry",
     )
     fit(tmp_path, federation, 2, data)
     expected = by_hand(start_of(federation, data), data, 2, carry=True)

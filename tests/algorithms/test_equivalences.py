@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import FedAUX, FedAvg, FedBE, FedDF, FedProx
+from fedaux_pl.algorithms import Centralized, FedAUX, FedAvg, FedBE, FedDF, FedProx
 from fedaux_pl.federation import Distillation, LocalTraining
 from fedaux_pl.federation import federation as rounds
 from fedaux_pl.federation.clients import LocalClients
@@ -19,7 +19,6 @@ from tests.federations import (
     assign,
     create,
     fit,
-    measured,
     run,
     split,
     weights,
@@ -99,18 +98,18 @@ def by_hand(net, data, rounds, carry):
 
 
 def test_one_client_is_ordinary_training(tmp_path):
-    """With one client the average is its model; resetting or keeping Adam is the only choice."""
-    results = {}
-    for state in ("reset", "carry"):
+    """With one client the average is its model; keeping Adam's state is the only choice."""
+    results = []
+    for algorithm in (FedAvg(), Centralized()):
         data = split(1)
-        federation = create(
-            clients={"resnet8": 1}, local=LocalTraining(batch_size=32), optimizer_state=state
-        )
+        federation = create(algorithm, {"resnet8": 1}, local=LocalTraining(batch_size=32))
         fit(tmp_path, federation, 2, data)
-        results[state] = weights(federation)
-        expected = by_hand(start_of(federation, data), data, 2, carry=state == "carry")
-        assert_same(results[state], expected)
-    a, b = (results[state]["resnet8.conv1.weight"] for state in ("reset", "carry"))
+        results.append(weights(federation))
+        carry = algorithm.keeps_optimizer
+        assert_same(results[-1], by_hand(start_of(federation, data), data, 2, carry))
+        steps = [int(s["state"][0]["step"]) for s in federation.carried.client_optimizers.values()]
+        assert steps == ([4] if carry else [])  # 2 batches of 32 in each of 2 rounds
+    a, b = (result["resnet8.conv1.weight"] for result in results)
     assert not torch.equal(a, b)
 
 
@@ -158,22 +157,6 @@ def test_the_average_is_weighted_by_the_number_of_samples(tmp_path, monkeypatch)
         torch.testing.assert_close(value, mean.to(value.dtype))
         if key == "conv1.weight":
             assert not torch.allclose(value.double(), (own[0] + own[1] + own[2]) / 3, atol=1e-4)
-
-
-def test_carried_optimizers_change_clients_and_students(tmp_path):
-    runs = {state: run(tmp_path, FedDF(), optimizer_state=state) for state in ("reset", "carry")}
-    assert measured(runs["reset"])[0] == measured(runs["carry"])[0]  # nothing to carry yet
-    first, second = (runs[state].history[1] for state in ("reset", "carry"))
-    assert first["client_loss/mean"] != second["client_loss/mean"]
-    assert not runs["reset"].carried.client_optimizers
-    assert set(runs["carry"].carried.client_optimizers) == {0, 1, 2}
-    # 2 batches of 16 or fewer a round for about 21 samples, 2 for 32 distillation samples
-    steps = [
-        int(runs["carry"].carried.client_optimizers[client]["state"][0]["step"])
-        for client in range(3)
-    ]
-    assert steps == [4, 4, 4]
-    assert int(runs["carry"].carried.server_optimizers["resnet8"]["state"][0]["step"]) == 4
 
 
 def test_head_only_training_does_not_change_h(tmp_path, monkeypatch):
@@ -271,22 +254,3 @@ def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
         torch.testing.assert_close(soft, (sum(logits) / 3).softmax(1))
     assert soft.shape == (len(x), 10)
     torch.testing.assert_close(soft.sum(1), torch.ones(len(x)))
-
-
-def test_batch_statistics_of_the_teachers(tmp_path, monkeypatch):
-    """They change the soft labels, and predictions do not change running statistics."""
-    ensembles = spy(monkeypatch, FedDF, "soft_labels")
-    runs = {
-        kind: run(tmp_path, FedDF(), 1, batchnorm_statistics=kind) for kind in ("running", "batch")
-    }
-    running, batch = ensembles[0][1], ensembles[2][1]
-    assert not torch.allclose(running, batch, atol=1e-3)
-    a, b = (runs[kind].history[0]["client_loss/mean"] for kind in ("running", "batch"))
-    assert a == b  # the clients' training is not affected
-    for _, ensemble in (ensembles[0][0], ensembles[2][0]):
-        for update in ensemble.round.updates:  # 2 steps a client, none by predictions
-            assert int(update.state["bn1.num_batches_tracked"]) == 2
-    for one, other in zip(
-        ensembles[0][0][1].round.updates, ensembles[2][0][1].round.updates, strict=True
-    ):
-        assert_same(one.state, other.state)

@@ -34,10 +34,9 @@ def run(root, *options):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """FedAVG with the statistics of batches: the folder of all output, and its federation."""
+    """FedAVG: the folder of all output, and its federation."""
     root = tmp_path_factory.mktemp("plain")
-    batch = "--model.batchnorm_statistics=batch"
-    return root, run(root, "--model.algorithm=FedAvg", batch)
+    return root, run(root, "--model.algorithm=FedAvg", "--model.batchnorm_statistics=running")
 
 
 @pytest.fixture

@@ -86,8 +86,6 @@ def of_object(cli, path):
         if not isinstance(value, dict):
             return value
         return value[rest[3]] if rest[2:3] == ["init_args"] else value["class"]
-    if name == "optimizer_state":
-        return "carry" if cli.model.carry else "reset"
     name = "class_order" if name == "classes" else name
     value = getattr(cli.model if part == "model" else cli.datamodule, name)
     if isinstance(value, Source):

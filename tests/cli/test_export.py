@@ -43,7 +43,7 @@ def images():
 
 def predicted(checkpoint, images):
     models = trained_models(load_checkpoint(checkpoint))
-    return probabilities(list(models.values()), images, "running")
+    return probabilities(list(models.values()), images)
 
 
 def expected(run, images):
@@ -237,21 +237,19 @@ def _edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_batch_statistics_are_kept(tmp_path, images):
+def test_models_with_batch_statistics_of_version_1_are_read(tmp_path, images):
     torch.manual_seed(0)
     model = create_model("resnet8", 10, in_channels=1, **SMALL)
     federation = {
         "classes": list("0123456789"),
         "input_shape": [1, 8, 8],
-        "settings": {"batchnorm_statistics": "batch"},
     }
     files = save_ensemble(tmp_path, {"resnet8": model}, federation)
     assert files == ["model.safetensors", "config.json"]
+    _edit(tmp_path / "config.json", batchnorm="batch")
     with torch.no_grad():
         found = load_exported(tmp_path)(images)
         torch.testing.assert_close(found, model.train()(images).softmax(dim=-1))
-    with pytest.raises(ConfigurationError, match="batchnorm_statistics 'batch': export"):
-        to_onnx({"resnet8": model}, federation)
 
 
 def test_an_encoder_is_exported_without_its_source(tmp_path):

@@ -11,6 +11,7 @@ from fedaux_pl.engine import (
     predict_logits,
 )
 from fedaux_pl.engine.inference import (
+    estimate_statistics,
     predict_private_features,
     prediction_batch_size,
     split_range,
@@ -31,15 +32,14 @@ def images(count=20):
     return torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator)
 
 
-@pytest.mark.parametrize("statistics", ["running", "batch"])
 @pytest.mark.parametrize("training", [True, False])
-def test_predicting_changes_nothing(model, statistics, training):
+def test_predicting_changes_nothing(model, training):
     model.train(training)
     model.layer1.train(not training)
     modes = [module.training for module in model.modules()]
     before = copy.deepcopy(model.state_dict())
-    predict_logits(model, images(), statistics)
-    predict_features(model, images(), statistics)
+    predict_logits(model, images())
+    predict_features(model, images())
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     # and a training step afterwards updates the statistics
@@ -57,20 +57,9 @@ def test_running_statistics_are_evaluation_mode(model):
         torch.testing.assert_close(predict_features(model, x), expected.features(x))
 
 
-def test_batch_statistics_are_training_mode(model):
-    x = images()
-    expected = copy.deepcopy(model).train()
-    with torch.no_grad():
-        torch.testing.assert_close(predict_logits(model, x, "batch"), expected(x))
-    assert not torch.allclose(predict_logits(model, x, "batch"), predict_logits(model, x))
-
-
-def test_batch_sizes(model):
-    """The batch size changes nothing, except with batch statistics."""
+def test_the_batch_size_changes_nothing(model):
     x = images(20)
     torch.testing.assert_close(predict_logits(model, x, batch_size=7), predict_logits(model, x))
-    halves = [predict_logits(model, part, "batch") for part in x.split(10)]
-    torch.testing.assert_close(predict_logits(model, x, "batch", batch_size=10), torch.cat(halves))
     assert predict_features(model, x, batch_size=7).shape == (20, model.feature_dim)
 
 
@@ -127,11 +116,10 @@ def test_the_batch_size_depends_on_the_model_and_its_precision(model, monkeypatc
     assert prediction_batch_size(torch.nn.Linear(2, 2), on_cpu) == 2048
     assert prediction_batch_size(model, on_cpu, captured=True) == 5120
     large = [torch.empty(1, 3, size, size) for size in (32, 64, 224)]
-    assert [prediction_batch_size(model, x, "batch") for x in large] == [2048, 512, 64]
-    # smaller in float32 on CUDA, but not with batch statistics, which depend on it
+    assert [prediction_batch_size(model, x) for x in large] == [2048, 512, 64]
+    # smaller in float32 on CUDA
     assert prediction_batch_size(model, on_cuda) == 1280
     assert prediction_batch_size(model, on_cuda, captured=True) == 1280
-    assert prediction_batch_size(model, on_cuda, "batch") == 2048
     assert prediction_batch_size(copy.deepcopy(model).bfloat16(), on_cuda) == 2048
     # texts are sorted by length
     encoder = create_model("tinybert", 2, pretrained=False)
@@ -149,25 +137,28 @@ def test_predictions_use_that_batch_size(model, monkeypatch):
     x, seen = images(20), []
     features = model.features
     monkeypatch.setattr(model, "features", lambda part: seen.append(len(part)) or features(part))
-    monkeypatch.setattr(
-        inference,
-        "prediction_batch_size",
-        lambda model, inputs, statistics: {"running": 8, "batch": 20}[statistics],
-    )
+    monkeypatch.setattr(inference, "prediction_batch_size", lambda model, inputs: 8)
     predict_features(model, x)
-    predict_features(model, x, "batch")
     predict_features(model, x, batch_size=16)
-    assert seen == [8, 8, 4, 20, 16, 4]
+    assert seen == [8, 8, 4, 16, 4]
+
+
+def one_batch_and_an_error():
+    yield [images(4)]
+    raise RuntimeError
 
 
 def test_modes_are_restored_after_an_error(model):
     model.train()
-    momentum = model.bn1.momentum
-    with pytest.raises(RuntimeError), evaluating(model, "batch"):
+    counter, momentum = model.bn1.num_batches_tracked, model.bn1.momentum
+    with pytest.raises(RuntimeError), evaluating(model):
         raise RuntimeError
+    with pytest.raises(RuntimeError):
+        estimate_statistics(model, one_batch_and_an_error())
     assert model.training
     assert model.bn1.training
     assert model.bn1.momentum == momentum
+    assert model.bn1.num_batches_tracked is counter
 
 
 def test_private_features_of_a_text_depend_on_no_other_text(monkeypatch):

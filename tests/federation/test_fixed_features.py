@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF, FedProx
-from fedaux_pl.engine import inference
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.models.resnet import ResNet8
-from tests.federations import MIXED, FewDigits, assert_same, create, fit, run, split, weights
+from tests.federations import MIXED, assert_same, create, fit, run, split, weights
 
 ROUNDS = 3
 
@@ -39,7 +38,7 @@ def on_inputs(monkeypatch):
     ("algorithm", "options"),
     [
         (FedProx(pretrained=True, mu=0.1), {}),
-        (FedDF(), {"batchnorm_statistics": "batch"}),
+        (FedDF(), {}),
         (FedAUX(), {}),
         (FedAUX(), {"clients": MIXED}),
     ],
@@ -111,15 +110,6 @@ def test_a_head_need_not_have_a_bias(tmp_path):
     clients = {f"{__name__}.Unbiased": 3}
     federation = run(tmp_path, FedDF(), 2, clients=clients, model_options={}, trained="head")
     assert 0 <= federation.history[-1]["accuracy"] <= 1
-
-
-def test_batch_statistics_are_those_of_the_batches_of_a_test(tmp_path, monkeypatch):
-    monkeypatch.setattr(inference, "BATCH_SIZE", 32)  # of predictions, not of validation batches
-    data = split(private=FewDigits(test=300))
-    federation = create(FedDF(), trained="head", batchnorm_statistics="batch")
-    trainer = fit(tmp_path, federation, 2, data)
-    [tested] = trainer.test(federation, datamodule=data, verbose=False)
-    assert tested["accuracy"] == federation.history[-1]["accuracy"]
 
 
 def test_features_have_the_precision_of_the_steps(tmp_path):

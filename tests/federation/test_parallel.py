@@ -70,7 +70,7 @@ def test_any_number_of_processes_gives_the_result_of_one(tmp_path, sizes, names)
     # what was compared is not trivial
     fedaux = alone["FedAUX"]
     assert len(fedaux["heads"]) == 6
-    assert len(fedaux["optimizers"]) > 100
+    assert len(alone["Centralized"]["optimizers"]) > 50
     assert len(alone["Scaffold"]["kept"]) > 100  # c of two architectures, c_i of the clients
     assert "client_accuracy/north" in alone["own"]["measured"][-1]
     assert fedaux["measured"][-1]["memory/clients"] == 6  # 3 of them absent

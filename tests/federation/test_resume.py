@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl import __version__
-from fedaux_pl.algorithms import FedAUX, FedDF
+from fedaux_pl.algorithms import Centralized, FedAUX, FedDF
 from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
@@ -54,15 +54,13 @@ def whitened(**options):
 
 METHODS = {
     "whitened": (whitened, {}),
-    "FedDF": (FedDF, {"optimizer_state": "carry"}),
-    "mixed": (
-        paper_fedaux,
-        {"clients": {"resnet8": 1, "shufflenet": 1}, "optimizer_state": "carry"},
-    ),
+    "FedDF": (FedDF, {}),
+    "centralized": (Centralized, {"clients": {"resnet8": 1}}),
+    "mixed": (paper_fedaux, {"clients": {"resnet8": 1, "shufflenet": 1}}),
 }
 
 
-@pytest.mark.parametrize("method", ["whitened", "mixed"])
+@pytest.mark.parametrize("method", ["whitened", "mixed", "centralized"])
 def test_resumed_is_uninterrupted(tmp_path, method):
     algorithm, options = METHODS[method]
     options = {"participation": 0.7, **options}
@@ -177,7 +175,7 @@ def test_a_checkpoint_within_a_round(saved_within, moment):
 
 def test_a_second_fit_of_one_object_begins_anew(tmp_path):
     """A new Trainer forgets all that the last one has learned."""
-    options = {"optimizer_state": "carry", "participation": 0.7}
+    options = {"participation": 0.7}
     federation, expected = create(FedAUX(), **options), create(FedAUX(), **options)
     other = {"private": FewDigits(train=50), "auxiliary": FewDigits(auxiliary=32), "alpha": 0.1}
     data = split(3, **other)
@@ -192,7 +190,7 @@ def test_a_second_fit_of_one_object_begins_anew(tmp_path):
 
 def test_the_same_trainer_goes_on(tmp_path):
     """It has finished rounds: nothing is forgotten."""
-    options = {"optimizer_state": "carry", "participation": 0.7}
+    options = {"participation": 0.7}
     whole, parts = create(FedAUX(), **options), create(FedAUX(), **options)
     fit(tmp_path, whole, 2)
     trainer = fit(tmp_path, parts, 1)
@@ -317,7 +315,7 @@ def test_a_later_version_measures_earlier_runs(tmp_path):
     saved = content["federation"]
     assert saved["version"] == __version__
     saved["version"] = "0.99.1"
-    del saved["settings"]["optimizer_state"], saved["settings"]["algorithm"]["remember"]
+    del saved["settings"]["participation"], saved["settings"]["algorithm"]["remember"]
     del saved["settings"]["algorithm"]["feature_map"]["whitening"], saved["votes"]
     torch.save(content, tmp_path / "earlier.ckpt")
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)

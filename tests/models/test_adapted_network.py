@@ -103,7 +103,7 @@ def test_a_federation_of_both_resumes_and_predicts(tmp_path):
     with torch.no_grad():
         expected = resumed.eval()(x)
     models = list(trained_models(load_checkpoint(file)).values())
-    assert_close(probabilities(models, x, "running"), expected)
+    assert_close(probabilities(models, x), expected)
 
 
 def test_the_current_folder_is_searched_last_and_only_for_configurations(tmp_path, monkeypatch):

@@ -35,7 +35,6 @@ model:
   local: {batch_size: 32}
   distillation: {batch_size: 32}
   pretraining: {epochs: 1, batch_size: 20}
-  optimizer_state: carry
   model_options: {width: 0.125}
 data:
   private: tests.federations.FewDigits

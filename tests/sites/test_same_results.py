@@ -102,7 +102,7 @@ def test_methods_end_bit_for_bit_as_local_clients(method, tmp_path):
 
 def test_augmentation_and_schedule(tmp_path):
     local = LocalTraining(
-        batch_size=16, augmentation={"crop_flip": {}, JITTER: {}}, schedule="step"
+        batch_size=16, augmentation={"crop_flip": {}, JITTER: {}}, schedule="cosine"
     )
     assert_equal_runs(tmp_path, images(FedAvg(), {"resnet8": 3}, local=local), split(3))
 

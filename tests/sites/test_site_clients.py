@@ -8,7 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedaux_pl.algorithms import FedAUX, FedAUXfdp, FedAvg, FedBN, FedClassMeans, Scaffold
+from fedaux_pl.algorithms import (
+    Centralized,
+    FedAUX,
+    FedAUXfdp,
+    FedAvg,
+    FedBN,
+    FedClassMeans,
+    Scaffold,
+)
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
@@ -253,8 +261,13 @@ def test_refusals_of_all_sites_end_the_run_with_their_codes(tmp_path):
 WRONG = {
     "clients": ({"names": ["a", "b"]}, {}, {}, "2 sites, but the federation has 3 clients"),
     "data": ({}, {"holds": None}, {}, "data.holds: got None; expected public"),
-    "state": ({}, {}, {"optimizer_state": "carry"}, "keeps nothing between rounds"),
     "payload": ({}, {}, {"algorithm": Scaffold()}, "keeps nothing between rounds"),
+    "optimizer": (
+        {"names": ["a"]},
+        {"num_clients": 1},
+        {"algorithm": Centralized(), "clients": {"resnet8": 1}},
+        "keeps nothing between rounds",
+    ),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
     "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, rel"),
 }
@@ -264,7 +277,7 @@ WRONG = {
 def test_what_cannot_run_over_sites_is_refused(case, tmp_path):
     names, own, options, words = WRONG[case]
     settings = Sites(**{"names": ["a", "b", "c"], "certificates": tmp_path, **names})
-    data = FederatedDataModule(FewDigits(), num_clients=3, **({"holds": "public"} | own))
+    data = FederatedDataModule(FewDigits(), **({"num_clients": 3, "holds": "public"} | own))
     sgd = LocalTraining(batch_size=16, optimizer="sgd")
     with pytest.raises(ConfigurationError, match=words):
         attach(create(**({"local": sgd} | options)), data, settings)

@@ -313,9 +313,6 @@ def test_what_cannot_be_evaluated_is_refused_at_the_start(tmp_path):
         with pytest.raises(ConfigurationError, match=r"is 0\.1, but .* may cost epsilon 0\.09 "):
             start(tmp_path, limits=replace(limits, **own))
     start(tmp_path, limits=replace(limits, epsilon_limit=0.1))
-    limits = replace(limits, epsilon_limit=1.0)
-    with pytest.raises(ConfigurationError, match="depends on several records"):
-        start(tmp_path, lambda: plain(batchnorm_statistics="batch"), limits)
     federation, data, _ = prepare(tmp_path, plain, digits(), evaluate=True)
     with pytest.raises(ConfigurationError, match=r"set sites\.evaluate to false"):
         fit(tmp_path, federation, data)

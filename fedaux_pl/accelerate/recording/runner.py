@@ -19,7 +19,6 @@ from fedaux_pl.accelerate.versions import fall_back, speed_up
 from fedaux_pl.data import TensorBatches
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.engine.inference import (
-    BatchNormStatistics,
     predict_features,
     prediction_batch_size,
 )
@@ -99,21 +98,15 @@ class CudaRunner(StageRunner):
         """Free the replicas and captured steps of a module."""
         self._replicas.pop(module, None)
 
-    def predict(
-        self,
-        model: nn.Module,
-        state: State,
-        inputs: Inputs,
-        statistics: BatchNormStatistics,
-    ) -> Tensor:
+    def predict(self, model: nn.Module, state: State, inputs: Inputs) -> Tensor:
         """Compute the logits of a model with the given weights.
 
-        Passes of our architectures are captured, with running BatchNorm statistics and inputs of a
-        fixed size. A network of others may synchronize, which cannot be captured.
+        Passes of our architectures are captured, with inputs of a fixed size. A network of others
+        may synchronize, which cannot be captured.
         """
         is_foreign = isinstance(model, AdaptedNetwork)
-        if statistics != "running" or is_foreign or not getattr(model, "fixed_size_inputs", False):
-            return super().predict(model, state, inputs, statistics)
+        if is_foreign or not getattr(model, "fixed_size_inputs", False):
+            return super().predict(model, state, inputs)
         if model not in self._predictors:
             self._predictors[model] = CapturedPredictor(model, self.recorder, self.preparing)
         return self._predictors[model].predict(state, inputs)

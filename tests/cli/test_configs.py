@@ -130,7 +130,8 @@ def test_a_file_gives_the_objects_that_it_says(file, created):
     assert files[-1] == file
     layers = {"configs/remember.yaml": "methods/feddf_p", "configs/fast.yaml": "bf16"}
     below = [f"configs/{layers[file]}.yaml"] if file in layers else []
-    silos = ["configs/silos.yaml"] if file == "configs/silos_cpu.yaml" else []
+    on_silos = file in ("configs/silos_cpu.yaml", "configs/augmentation/photos.yaml")
+    silos = ["configs/silos.yaml"] if on_silos else []
     assert files[:-1] in ([], [TEXT_BASE], [BASE, *below, *silos])
 
     cli = created(*files, trainer="\ntrainer:" in text)

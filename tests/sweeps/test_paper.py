@@ -1,4 +1,4 @@
-"""The sweep files of configs/paper: as many cells as the paper has, with settings of its text."""
+"""The sweep files of configs/paper and configs/silos: cells and settings of their studies."""
 
 import re
 from pathlib import Path
@@ -190,3 +190,13 @@ def test_the_miniatures_share_cells():
     points = [{"method": m, "alpha": "100"} for m in ("FedDF", "FedDF+P", "FedAUX")]
     one, other = (find(f"paper/digits_{name}", *points) for name in ("table1", "fig3"))
     assert [cell.key for cell in one] == [cell.key for cell in other]
+
+
+@pytest.mark.parametrize("name", ["silos/pacs", "silos/office"])
+def test_only_the_recommendation_for_silos_was_measured_with_crop_flip(name):
+    cells = resolve(first_seed(name))
+    augmented = {
+        cell.coordinates["method"]: cell.config["model"]["local"]["augmentation"] for cell in cells
+    }
+    expected = {"FedAVG+P (silos)": "crop_flip", "FedAUX (silos)": "crop_flip"}
+    assert {method: value for method, value in augmented.items() if value} == expected

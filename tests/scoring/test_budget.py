@@ -9,6 +9,8 @@ import torch
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring import Ledger, Privacy
 from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, ReleaseKey
+from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring.release import Release
 
 DIGESTS = {0: np.array([1, 2, 3], dtype=np.uint64)}
 COST = Privacy(epsilon=1.0).cost(1.0)
@@ -169,3 +171,13 @@ def test_a_rehearsal_has_no_entries_and_no_limits():
         tensors, total = budget.release_once(KEY, lambda value=value: of(value), COST)
         assert (float(tensors["weight"]), total) == (value, None)
     assert budget.entries() == []
+
+
+def test_what_is_left_beside_an_update_of_version_1_0(budget):
+    """Its epsilon is added, so no more than the rest of the limit may be promised."""
+    update = Release(0.6, 1e-5, 1.0, 0.5, "sampled", what="a model update", steps=10, rate=0.2)
+    budget.ledger.add(Entry("update", {}, {0: update}, budget.digests))
+    half = Privacy(0.5, 1e-5).cost(1.0)
+    with pytest.raises(PrivacyError, match=r"epsilon 1\.1, .* of which epsilon 0\.3996 is left"):
+        budget.check(KEY, half)
+    budget.check(KEY, Privacy(0.39, 1e-5).cost(1.0))

@@ -77,11 +77,12 @@ def test_a_sum_states_both_guarantees_and_its_conditions(simulated, pins):
 
 
 def test_the_ledger_has_a_row_and_an_infinite_total_is_not_private():
-    for epsilon, guarantee, cost in (
-        (2.4412, "private", "(2.441, 1e-05)"),
-        (float("inf"), "NOT private", "unlimited"),
+    for epsilon, updates, guarantee, cost in (
+        (2.4412, 0, "private", "(2.441, 1e-05)"),
+        (2.4412, 1, "private without dropout", "(2.441, 1e-05)"),
+        (float("inf"), 0, "NOT private", "unlimited"),
     ):
-        total = PrivacySpent(5, epsilon, 1e-5, Path("ledger"))
+        total = PrivacySpent(5, epsilon, 1e-5, Path("ledger"), updates=updates)
         last = tabulate(paper_scoring(), total=total)[-1]
         assert "at most 5" in last.sent
         assert (last.guarantee, last.cost) == (guarantee, cost)

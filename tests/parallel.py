@@ -66,7 +66,7 @@ SCENARIOS = {
             "distillation": Distillation(
                 batch_size=16,
                 lr=1e-3,
-                augmentation="randaugment",
+                augmentation="torchvision.transforms.v2.RandAugment",
                 blend="vote",
             ),
         },

@@ -15,7 +15,7 @@ from fedaux_pl._version import __version__
 from fedaux_pl.algorithms import Algorithm, RememberedTeacher
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.report import FederationReport
-from fedaux_pl.data import Examples, FederatedDataModule, augmentation
+from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine import checkpoints
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
@@ -513,8 +513,6 @@ class FederationModule(LightningModule):
         metrics = saved.get("metrics") or {}
         check_imported([*saved.get("clients", {}), *class_paths(metrics)])
         federation = cls(**rebuild(saved), **changed)
-        for training in (federation.local, federation.distillation):
-            check_imported(augmentation.class_paths(training.augmentation))
         # without weights that come with models: those of the checkpoint follow
         federation.create_students(content["input_shape"], content["classes"], pretrained=False)
         federation.load_state_dict(checkpoint["state_dict"])

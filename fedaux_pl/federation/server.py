@@ -249,7 +249,7 @@ class Server:
         with self.context.progress.stage("distillation", total, "epoch") as stage:
             for number, name in mine:
                 seed = self.context.derive_seed(SeedPurpose.DISTILLATION, round_.number, number)
-                job = self._job(round_, name, round_.averages[name], soft_labels, seed)
+                job = self._job(round_, name, soft_labels, seed)
                 [results[name]] = self.context.runner.run_all(
                     self.distillers[name], [job], on_epoch=lambda loss: stage.update(1, loss=loss)
                 )
@@ -261,10 +261,9 @@ class Server:
             losses[f"distillation_loss/{name}"] = results[name].loss
         return states, losses
 
-    def _job(
-        self, round_: Round, architecture: str, state: State, soft_labels: Tensor, seed: int
-    ) -> Job:
-        """Return the distillation of a model with given weights."""
+    def _job(self, round_: Round, architecture: str, soft_labels: Tensor, seed: int) -> Job:
+        """Return the distillation of the average of an architecture."""
+        state = round_.averages[architecture]
         batches = self.context.data.distill_batches(
             soft_labels,
             self.settings.batch_size,

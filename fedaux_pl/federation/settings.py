@@ -127,10 +127,10 @@ class RoundTraining(TrainingSettings):
     """The settings of a training in rounds.
 
     Args:
-        augmentation: Random changes of the images: ``flip``, ``crop_flip`` (both for each image of
-            its own), ``randaugment``, the class path of a torchvision.transforms.v2 transform or
-            another nn.Module of batches of tensors, or a mapping of such names to their options,
-            such as {crop_flip: {padding: 4}, torchvision.transforms.v2.RandomErasing: {p: 0.5}}.
+        augmentation: Random changes of the images: ``flip``, ``crop`` or ``crop_flip``, which
+            change each image in its own way, the class path of a torchvision.transforms.v2
+            transform, or a mapping of such names to their options, applied in turn, such as
+            {crop: {padding: 4}, torchvision.transforms.v2.RandomErasing: {p: 0.5}}.
     """
 
     augmentation: AugmentationOption = None

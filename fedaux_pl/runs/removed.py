@@ -24,6 +24,12 @@ REMOVED: Mapping[str, str] = {
     "model.distillation.fraction": (
         "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
     ),
+    "model.distillation.augmentation=randaugment": (
+        "write torchvision.transforms.v2.RandAugment, with the same results"
+    ),
+    "model.local.augmentation=randaugment": (
+        "write torchvision.transforms.v2.RandAugment, with the same results"
+    ),
     "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
     "GradientNoise": "to train by DP-SGD, use opacus",
     "PrivateClientModule": "to train by DP-SGD, use opacus",

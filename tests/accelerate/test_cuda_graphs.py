@@ -24,6 +24,7 @@ from fedaux_pl.modules import (
     SimCLR,
 )
 from tests.accelerate.pairwise import pairwise
+from tests.data.test_augmentation import RAND
 from tests.engine.test_stage import within as within_trainer
 
 pytestmark = pytest.mark.cuda
@@ -188,7 +189,7 @@ def test_replayed_steps_read_the_corrections_of_their_job(deterministic, precisi
 
 @pytest.mark.parametrize(
     ("precision", "name", "option"),
-    pairwise(["32-true", "bf16-mixed", "16-mixed"], ["sgd", "adam"], ["crop_flip", "randaugment"]),
+    pairwise(["32-true", "bf16-mixed", "16-mixed"], ["sgd", "adam"], ["crop_flip", RAND]),
 )
 def test_replayed_steps_read_rates_and_augmented_images(deterministic, precision, name, option):
     """Two rounds with other learning rates, clipped gradients and a frozen BatchNorm."""

@@ -19,6 +19,7 @@ from fedaux_pl.functional import (
 from fedaux_pl.modules.optimizers import OptimizerSettings
 from fedaux_pl.modules.state_dicts import copy_state
 from tests import federations
+from tests.data.test_augmentation import RAND
 from tests.paper import paper_fedaux
 
 LEARNING_RATES = {"constant": (1, 1), "cosine": (1, 0.5)}  # of the two rounds
@@ -190,7 +191,7 @@ def test_rounds_come_to_the_weights_of_a_plain_loop(algorithm, changed, fraction
     if changed:
         local |= {"augmentation": "crop_flip", "schedule": "cosine", "clip_norm": 0.5}
         local |= {"label_smoothing": 0.1, "batchnorm": "frozen", "class_weights": "balanced"}
-        distilled |= {"augmentation": "randaugment", "schedule": "cosine", "clip_norm": 0.1}
+        distilled |= {"augmentation": RAND, "schedule": "cosine", "clip_norm": 0.1}
         distilled |= {"temperature": 2.0}
     federation = federations.create(
         algorithm,

@@ -46,6 +46,7 @@ REMOVED: Mapping[str, str] = {
         "updates have no privacy guarantee"
     ),
     "sampled_gaussian_epsilon": "to account for DP-SGD, use opacus or dp-accounting",
+    "vote_epsilon": "noise took all that votes gain: a site that minds does not vote",
     "model.optimizer_state": (
         "every round begins with new optimizers, and Centralized always keeps its own: leave it out"
     ),

@@ -19,7 +19,7 @@ def check_pixels(source: Source, parts: Sequence[str], ledger: Ledger) -> None:
 
     Args:
         source: The private data, of which ``parts`` have been read.
-        parts: The parts about which something may be released: ``train``, ``test``, ``validation``.
+        parts: The parts about which something may be released: ``train``, ``test``.
         ledger: The ledger of this machine.
     """
     former_source = source.as_version_1()

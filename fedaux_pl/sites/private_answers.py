@@ -1,4 +1,4 @@
-"""What a site answers about the server's models from its test or validation records."""
+"""What a site answers about the server's models from its test records."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from fedaux_pl.data import Examples
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
-from fedaux_pl.data.lazy_inputs import keep_in_host
+from fedaux_pl.data.lazy_inputs import Inputs, keep_in_host
 from fedaux_pl.engine.inference import (
     BatchNormOption,
     predict_private_logits,
@@ -25,16 +25,13 @@ from fedaux_pl.sites.site_settings import Limits
 
 
 class PrivateAnswers:
-    """Predictions of a site's records, and sums over them with Gaussian noise.
+    """Predictions of a site's test records, and sums over them with Gaussian noise.
 
     Args:
         federation: The federation of the site.
-        limits: What the site agrees to: with ``evaluate_epsilon`` or ``vote_epsilon`` None, answers
-            have no noise.
+        limits: What the site agrees to: with ``evaluate_epsilon`` None, answers have no noise.
         privacy: That of the method, whose delta is used.
         origin: The server, which the ledger notes.
-        kind: The request that they answer, ``evaluate`` or ``vote``.
-        examples: The records: test or validation data.
     """
 
     def __init__(
@@ -43,20 +40,15 @@ class PrivateAnswers:
         limits: Limits,
         privacy: Privacy,
         origin: str,
-        kind: str,
-        examples: Examples,
     ) -> None:
-        data = federation.data
         self.federation = federation
         self.rehearsal = limits.rehearsal
-        epsilon: float | None = getattr(limits, f"{kind}_epsilon")
+        epsilon = limits.evaluate_epsilon
         self.privacy = Privacy(epsilon, privacy.delta)
         epsilons = limits.epsilons(privacy)
         if epsilon is not None:
-            _check_epsilon(epsilon, min(epsilons.values()), kind, federation.batchnorm_statistics)
-        examples = renumber(examples, "class", tuple(data.classes), "own")
-        check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
-        examples = Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
+            _check_epsilon(epsilon, min(epsilons.values()), federation.batchnorm_statistics)
+        examples = read_own(federation, federation.data.private.test())
         self.examples = examples.to(federation.trainer.strategy.root_device)
         if epsilon is not None:
             key = machine_key()
@@ -68,8 +60,7 @@ class PrivateAnswers:
             models = f"{list(federation.students)} {federation.model_options}"
             options = f"{self.privacy.epsilon} {self.privacy.delta}"
             # in all ledgers: do not change it
-            name = "evaluation" if kind == "evaluate" else kind
-            self._key = f"{name} {VERSION} {models} {options} {contents}"
+            self._key = f"evaluation {VERSION} {models} {options} {contents}"
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -81,14 +72,11 @@ class PrivateAnswers:
 
     def predict(self, name: str, state: State) -> Tensor:
         """Return f(x) on all records; if noise follows, each row depends on its record alone."""
-        server = self.federation.server
-        runner = server.context.runner
-        model = server.models[name]
         inputs = self.examples.inputs
-        on_device = {key: tensor.to(runner.device) for key, tensor in state.items()}
         if self.privacy.epsilon is None:
-            return runner.predict(model, on_device, inputs)
-        model.load_state_dict(on_device)
+            return predict_received(self.federation, name, state, inputs)
+        model = self.federation.server.models[name]
+        model.load_state_dict(state)
         return predict_private_logits(model, inputs)
 
     def release(
@@ -96,7 +84,7 @@ class PrivateAnswers:
     ) -> tuple[Tensor, str]:
         """Return a vector with noise and its guarantee; the stored one if ``asked`` is the same.
 
-        Without ``evaluate_epsilon`` or ``vote_epsilon`` it has no noise.
+        Without ``evaluate_epsilon`` it has no noise.
         """
         if self.privacy.epsilon is None:
             return compute(), "NOT private, no epsilon covers it"
@@ -115,16 +103,32 @@ class PrivateAnswers:
         return tensors["right"], guarantee
 
 
-def _check_epsilon(epsilon: float, limit: float, kind: str, statistics: BatchNormOption) -> None:
+def read_own(federation: Federation, examples: Examples) -> Examples:
+    """Return test or validation data of a site with the classes of the federation."""
+    data = federation.data
+    examples = renumber(examples, "class", tuple(data.classes), "own")
+    check_same_kind(data.all_inputs[0], examples.inputs, "training and other data of this site")
+    return Examples(keep_in_host(examples.inputs), examples.targets, examples.classes)
+
+
+def predict_received(federation: Federation, name: str, state: State, inputs: Inputs) -> Tensor:
+    """Return f(x) of a model that the server has sent."""
+    server = federation.server
+    runner = server.context.runner
+    on_device = {key: tensor.to(runner.device) for key, tensor in state.items()}
+    return runner.predict(server.models[name], on_device, inputs)
+
+
+def _check_epsilon(epsilon: float, limit: float, statistics: BatchNormOption) -> None:
     """Raise a ConfigurationError if the noise costs too much or does not cover the answers."""
-    option = f"{kind}_epsilon"
     if epsilon > limit:
         raise ConfigurationError(
-            f"{option} is {epsilon:g}, but all answers together may cost epsilon {limit:g} (that "
-            "of the method, 0 if it has none): state more with --epsilon_limit, or lower it"
+            f"evaluate_epsilon is {epsilon:g}, but all answers together may cost epsilon {limit:g} "
+            "(that of the method, 0 if it has none): state more with --epsilon_limit, or lower it"
         )
-    if statistics == "own" and kind == "evaluate":
+    if statistics == "own":
         raise ConfigurationError(
             "with batchnorm_statistics 'own' an answer depends on the training records, which the "
-            f"noise of --{option} does not cover: set it to 'running', or leave out --{option}"
+            "noise of --evaluate_epsilon does not cover: set it to 'running', or leave out "
+            "--evaluate_epsilon"
         )

@@ -31,7 +31,7 @@ from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.site_evaluation import SiteEvaluation
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
-from fedaux_pl.sites.site_vote import SiteVote, validation_examples
+from fedaux_pl.sites.site_vote import SiteVote
 from fedaux_pl.sites.wire import Message, RefusalError, Reply, expect, join_states
 
 if TYPE_CHECKING:  # it needs an optional package
@@ -107,13 +107,12 @@ class Site(Role):
                 federation, self.clients, self.name, self.budget, self.agreement
             )
         largest = max(map(self._largest_request, federation.students))
-        answers = partial(PrivateAnswers, federation, limits, privacy, self.origin)
         if limits.evaluate:
-            tested = answers("evaluate", data.private.test())
-            self.evaluation = SiteEvaluation(federation, self.clients, tested)
+            answers = PrivateAnswers(federation, limits, privacy, self.origin)
+            self.evaluation = SiteEvaluation(federation, self.clients, answers)
             largest = max(largest, wire.largest_body(join_states(federation.students.states())))
         if limits.vote:
-            self.vote = SiteVote(federation, answers("vote", validation_examples(data)))
+            self.vote = SiteVote(federation)
             largest = max(largest, wire.largest_body(self.vote.like))
         if not limits.accept_new_pixels:
             self._check_pixels()
@@ -139,7 +138,6 @@ class Site(Role):
         may_release = {
             "train": self.budget.ledger is not None,
             "test": limits.evaluate_epsilon is not None,
-            "validation": limits.vote_epsilon is not None,
         }
         parts = [part for part, may in may_release.items() if may]
         data = self.federation.data

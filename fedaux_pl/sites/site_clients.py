@@ -114,11 +114,8 @@ class SiteServer(Role):
                 )
         if federation.is_voted:
             told = "if it allows it: its vote by validation data of its own"
-            unprotected.append(Guarantee(told, *_UNLESS_NOISY))
-            notes.append(
-                "NOT private: the votes of sites by validation data of their own, except with "
-                "noise, counted by its ledger"
-            )
+            unprotected.append(Guarantee(told))
+            notes.append("NOT private: the votes of sites by validation data of their own")
         self.privacy_notes = notes
         self.unprotected = unprotected
 

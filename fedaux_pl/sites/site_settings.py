@@ -83,9 +83,7 @@ class Limits:
         evaluate_epsilon: Tell the accuracy alone, with noise, at this epsilon for every evaluation
             and the delta of the method; all of them count towards ``epsilon_limit``.
         vote: Whether to vote on the server's models (``distillation.blend: vote``) by validation
-            data of this site, in every round. Without ``vote_epsilon`` no guarantee covers it.
-        vote_epsilon: Vote with noise, at this epsilon for every round and the delta of the method;
-            all votes count towards ``epsilon_limit``.
+            data of this site, in every round. Votes have no noise, and no guarantee covers them.
     """
 
     epsilon_limit: float | None = None
@@ -99,11 +97,9 @@ class Limits:
     evaluate: bool = False
     evaluate_epsilon: float | None = None
     vote: bool = False
-    vote_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        epsilons = ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon", "vote_epsilon")
-        for name in epsilons:
+        for name in ("epsilon_limit", "epsilon_limit_alone", "evaluate_epsilon"):
             limit = getattr(self, name)
             is_valid = limit is None or (not isinstance(limit, bool) and limit > 0)
             check_setting(name, limit, is_valid, "be a positive number")
@@ -112,15 +108,12 @@ class Limits:
         is_valid = 1 <= self.min_batch_size <= self.max_batch_size
         expected = "be at least 1 and in this order"
         check_setting("min_batch_size, max_batch_size", sizes, is_valid, expected)
-        for kind in ("evaluate", "vote"):
-            name = f"{kind}_epsilon"
-            epsilon = getattr(self, name)
-            if epsilon is not None and not getattr(self, kind):
-                raise ValueError(f"{name} needs {kind}: add --{kind} true")
-            try:
-                Privacy(epsilon)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
+        if self.evaluate_epsilon is not None and not self.evaluate:
+            raise ValueError("evaluate_epsilon needs evaluate: add --evaluate true")
+        try:
+            Privacy(self.evaluate_epsilon)
+        except ValueError as error:
+            raise ValueError(f"evaluate_epsilon: {error}") from error
 
     def epsilons(self, privacy: Privacy) -> dict[str, float]:
         """Return the limits of a ``Budget``; by default the epsilon of the method's privacy."""

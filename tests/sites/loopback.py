@@ -92,9 +92,8 @@ def start_site(federation_of, data, root, limits, rounds=1):
 def limit(site, **limits):
     """Give a site other limits."""
     site.limits = replace(Limits(), **limits)
-    for part in ("evaluation", "vote"):
-        if hasattr(site, part):
-            getattr(site, part).answers.budget.limits = site.limits.epsilons(site.privacy)
+    if hasattr(site, "evaluation"):
+        site.evaluation.answers.budget.limits = site.limits.epsilons(site.privacy)
     site.budget.limits = site.limits.epsilons(site.privacy)
     site.budget.allow_new_h0 = site.limits.allow_new_h0
 

@@ -274,7 +274,7 @@ def test_weights_are_on_the_device_before_a_prediction(tmp_path, monkeypatch):
     fit(tmp_path, federation, data, rounds=1)
     site, given = hub.sites["site-0"], []
 
-    def predict(model, state, inputs, statistics):
+    def predict(model, state, inputs):
         given.extend(tensor.device.type for tensor in state.values())
         return torch.zeros(len(inputs), len(data.classes))
 

@@ -8,10 +8,8 @@ import torch
 
 from fedaux_pl.algorithms import FedDF
 from fedaux_pl.data import Digits, FederatedDataModule
-from fedaux_pl.errors import ConfigurationError, PrivacyError
+from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation
-from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Ledger
 from fedaux_pl.sites import Limits, wire
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.site_vote import read_weights
@@ -105,7 +103,7 @@ def test_a_site_holds_out_records_of_its_own(tmp_path):
     for site in hub.sites.values():
         own = site.federation.data
         held = len(own.validation_examples)
-        assert held == len(site.vote.answers) > 0
+        assert held == len(site.vote.examples) > 0
         assert {len(own.client(i)) for i in range(3)} == {own.client_sizes[0]}
         assert own.client_sizes[0] + held == len(own.private.train())
         kept = {tuple(row.flatten().tolist()) for row in own.client(0).inputs}
@@ -117,29 +115,6 @@ def test_a_vote_needs_data_to_vote_by(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(ConfigurationError, match=r"--data\.validation_fraction"):
         start_site(voted, site_data[0], tmp_path / "a", OPEN)
-
-
-def test_noise_covers_all_votes_of_a_request(tmp_path):
-    """Sensitivity 4 sqrt(5); a repeated request gets the stored votes, another one is charged."""
-    limits = Limits(vote=True, vote_epsilon=1.0, epsilon_limit=1.2)
-    _, _, hub = over_sites(tmp_path, limits)
-    site = hub.sites["site-0"]
-    joined = wire.join_states(site.federation.students.states())
-    body = wire.write_tensors(wire.join_states({"average": joined, "distilled": joined}))
-    fields = {"round": 1, "weights": [0.0, 0.25, 0.5, 0.75, 1.0]}
-    reply, sums, about = site.vote.answer(Message(fields, body))
-    again = site.vote.answer(Message(fields, body))
-    assert reply["epsilon"] == 1.0
-    assert sums == again[1]
-    assert "(epsilon 1, delta 1e-05)" in about
-    entries = Ledger(site.federation.data.key_id).entries()
-    [entry] = [e for e in entries if "vote" in e.key]
-    [cost] = entry.releases.values()
-    assert cost.sensitivity == pytest.approx(4 * math.sqrt(5))
-    assert cost.sigma == pytest.approx(gaussian_sigma(1.0, 1e-5, 4 * math.sqrt(5)))
-    other = Message({"round": 2, "weights": [0.0, 1.0]}, body)
-    with pytest.raises(PrivacyError, match="epsilon"):
-        site.vote.answer(other)
 
 
 @pytest.mark.parametrize("asked", [None, [], [0.5] * 17, [2.0], ["a"], [math.nan]])
@@ -161,10 +136,3 @@ def test_votes_that_are_not_finite_are_left_out(tmp_path):
     hub.faults["site-2"] = lie
     fit(tmp_path, federation, data, rounds=1)
     assert federation.history[0]["votes/clients"] == 2
-
-
-def test_noise_needs_the_vote_and_a_limit(tmp_path):
-    with pytest.raises(ValueError, match="vote_epsilon needs vote: add --vote true"):
-        Limits(vote_epsilon=1.0)
-    with pytest.raises(ConfigurationError, match="vote_epsilon is 2, but all answers together"):
-        over_sites(tmp_path, Limits(vote=True, vote_epsilon=2.0, epsilon_limit=1.0))

@@ -10,6 +10,8 @@ from typing import get_args, get_type_hints
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import did_you_mean
 from fedaux_pl.runs.packaged_configs import config_names
+from fedaux_pl.runs.refuse_removed import explain
+from fedaux_pl.runs.removed import REMOVED
 
 # The names that messages give to Python's types.
 _TYPES = {
@@ -233,6 +235,8 @@ def _unknown_option(
 ) -> str:
     """Return the message about an option that does not exist, with the one probably meant."""
     name = re.split(r"[\s=]", given, maxsplit=1)[0]
+    if name.removeprefix("--") in REMOVED:
+        return explain(name.removeprefix("--"))
     if name.endswith((".yaml", ".yml")) or name in config_names():
         return f"there is no option {name} (did you mean --config {name}?)"
     last = _last_word(name)

@@ -17,7 +17,8 @@ def refuse_removed(settings: Mapping[str, Any]) -> None:
     """
     for option, value in _flat(settings):
         *_, name = str(value).removeprefix("fedaux_pl.").rpartition(".")
-        is_class = "." not in str(value) or str(value).startswith("fedaux_pl.")
+        is_ours = "." not in str(value) or str(value).startswith("fedaux_pl.")
+        is_class = is_ours and name[:1].isupper()
         parents = accumulate(option.split("."), "{}.{}".format)
         for removed in (*parents, f"{option}={value}", name if is_class else ""):
             if removed in REMOVED:

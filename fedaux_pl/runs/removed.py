@@ -50,4 +50,15 @@ REMOVED: Mapping[str, str] = {
     "model.optimizer_state": (
         "every round begins with new optimizers, and Centralized always keeps its own: leave it out"
     ),
+    **{
+        f"model.{stage}.schedule=step": "use constant or cosine"
+        for stage in ("local", "distillation")
+    },
+    **{
+        f"model.{stage}.optimizer=lars": "use adam, adamw or sgd"
+        for stage in ("local", "distillation", "pretraining")
+    },
+    "model.batchnorm_statistics=batch": (
+        "use running or own: predictions depended on the other images of their batch"
+    ),
 }

@@ -13,7 +13,8 @@ from fedaux_pl.sweeps.sweep_file import find_sweep
 
 KINDS = {
     "option": [name for name in REMOVED if name.startswith(("model.", "data."))],
-    "class": [name for name in REMOVED if name.isidentifier()],
+    "class": [name for name in REMOVED if name.isidentifier() and name[0].isupper()],
+    "function, or option of site": [n for n in REMOVED if n.isidentifier() and n[0].islower()],
     "configuration": [name for name in REMOVED if "/" in name],
 }
 
@@ -63,6 +64,12 @@ def test_the_command_line_prints_one_line(capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert "model.distillation.min_share was removed after version 1.0" in line
     assert line.endswith(REMOVED["model.distillation.min_share"])
+
+
+def test_a_removed_option_of_site_gives_its_line(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["site", "--vote_epsilon=0.5"])
+    assert explain("vote_epsilon") in capsys.readouterr().err
 
 
 def test_every_name_is_of_a_known_kind():

@@ -97,18 +97,17 @@ class Release:
 class SecureSums:
     """The options of secure sums: the server gets the sum of class statistics over clients alone.
 
-    Each client adds a part of the noise. The options are part of the keys of ledgers: never rename,
-    reorder or remove one.
+    Each client adds a part of the noise.
 
     Attributes:
         colluders: t, at least 1: how many clients may show the server their noise and masks, or add
             no noise. A sum needs t + 2 clients.
-        attempts: The attempts at each sum that epsilon pays for: a client that drops out in the
-            middle of one costs the others an attempt.
         count_share: The share of the budget for the class counts of each client, which FedAUX needs
-            besides a sum; null to choose it by the sizes of clients.
-        pins: The public key of each site, as ``fedaux-pl sites pin`` prints it. Without pins the
-            server could put keys of its own in their place.
+            besides a sum; null to choose it by the sizes of clients, or 0.1 at real sites, whose
+            sizes are not known before.
+        pins: The public key of each site, as ``fedaux-pl sites pin`` prints it, without which the
+            server could put keys of its own in their place. Real sites need them; a simulation
+            does not.
 
     Examples:
         >>> privacy = Privacy(epsilon=1.0, secure=SecureSums(colluders=2))
@@ -117,13 +116,11 @@ class SecureSums:
     """
 
     colluders: int = 1
-    attempts: int = 1
     count_share: float | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
-        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
         share = self.count_share
         is_valid = share is None or 0 < share < 1
         check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
@@ -167,8 +164,21 @@ class Privacy:
         self.cost(sensitivity=1.0)  # raises if another option is invalid
 
     def sum_settings(self) -> dict[str, Any]:
-        """Return the options of secure sums as plain values; empty if there are none."""
-        return {} if self.secure is None else {"sums": {**vars(self.secure)}}
+        """Return the options of secure sums as plain values; empty if there are none.
+
+        They are part of the keys of ledgers: never rename, reorder or remove one. Version 1.0 could
+        pay for several ``attempts``.
+        """
+        secure = self.secure
+        if secure is None:
+            return {}
+        sums = {
+            "colluders": secure.colluders,
+            "attempts": 1,
+            "count_share": secure.count_share,
+            "pins": secure.pins,
+        }
+        return {"sums": sums}
 
     def cost(
         self,

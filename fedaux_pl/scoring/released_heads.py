@@ -98,9 +98,7 @@ def describe_privacy(
     ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
     """
     releases = most_noise(heads)
-    secure = None if privacy is None else privacy.secure
-    has_pins = secure is not None and bool(secure.pins)
-    lines = [_describe(release, has_pins) for release in releases]
+    lines = [_describe(release) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
         simulated = any(release.simulated for release in releases)
@@ -123,9 +121,6 @@ def describe_all(
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
-    secure = scoring.privacy.secure
-    if secure and secure.attempts > 1:
-        sent += f", each sum in up to {secure.attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
         *describe_privacy(heads, total, scoring.privacy),
@@ -172,7 +167,7 @@ def most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
     return list(kinds.values())
 
 
-def _describe(release: Release, has_pins: bool) -> str:
+def _describe(release: Release) -> str:
     is_sum = release.summands > 1
     subject = f"each client's release ({release.what})"
     if is_sum:
@@ -201,12 +196,7 @@ def _describe(release: Release, has_pins: bool) -> str:
         return f"simulated: {text}. {origin}{secret}"
     if not is_sum:
         return text
-    if has_pins:
-        return (
-            f"{text}; also against a server that breaks the protocol: the keys of all clients are "
-            "pinned"
-        )
     return (
-        f"{text}; ONLY against a server that keeps to the protocol: without pins it could sign for "
-        "the clients (fedaux-pl sites pin)"
+        f"{text}; also against a server that breaks the protocol: the keys of all clients are "
+        "pinned"
     )

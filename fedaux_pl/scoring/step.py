@@ -24,7 +24,7 @@ class Step:
     Attributes:
         scoring: The options, with the scorer of this release.
         name: ``scores``, ``statistics``, ``counts`` or ``gradient``.
-        share: The share of the budget that each attempt has, as in ``Privacy.cost``.
+        share: Its share of the budget, as in ``Privacy.cost``.
         summed: Whether the server gets the sum over clients alone.
 
     Examples:
@@ -62,11 +62,6 @@ class Step:
         options = self.scoring.privacy.secure
         assert options is not None  # noqa: S101 - the plan sums only with them
         return options
-
-    @property
-    def attempts(self) -> int:
-        """How often the budget pays for it."""
-        return self.secure.attempts if self.summed else 1
 
     @property
     def sends(self) -> bool:

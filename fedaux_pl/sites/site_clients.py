@@ -78,6 +78,14 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             f"data.holds: got {data.holds}; expected public at the server of sites: set it there "
             "(fedaux-pl sites init writes it to sites.yaml)"
         )
+    scoring = federation.algorithm.scoring
+    secure = None if scoring is None else scoring.privacy.secure
+    unpinned = [] if secure is None else [name for name in sites.names if name not in secure.pins]
+    if unpinned:
+        raise ConfigurationError(
+            f"privacy.secure.pins has no pin of {', '.join(unpinned)}: let each site run fedaux-pl "
+            "sites pin, and write its line to the run.yaml that all share"
+        )
     adapt(federation, sites.rehearsal)
     data.site_names = list(sites.names)
 
@@ -200,7 +208,6 @@ class SiteClients:
         joined = clients_of(sums)
         for client in clients:
             self.requests.status.change(self.sites.names[client], in_sum=client in joined)
-        self.sum_metrics["secure_sum/attempts"] += collector.attempts
         self.sum_metrics["secure_sum/seconds"] += time.monotonic() - start
         return sums
 

@@ -56,24 +56,14 @@ def test_features_that_are_not_mapped_have_no_adjective():
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-@pytest.mark.parametrize("pins", [{}, {"a": "key"}])
-def test_a_sum_states_both_guarantees_and_its_conditions(simulated, pins):
-    privacy = Privacy(1.0, secure=SecureSums(attempts=2, pins=pins))
+def test_a_sum_states_both_guarantees_and_its_conditions(simulated):
+    privacy = Privacy(1.0, secure=SecureSums(pins={"a": "key"}))
     scoring = replace(paper_scoring(scorer=Mean()), privacy=privacy)
-    [row, together] = tabulate(scoring, summands=4, colluders=1, simulated=simulated)
-    assert row.sent.endswith(", in a sum over 4 clients, in up to 2 attempts")
+    [row] = tabulate(scoring, summands=4, colluders=1, simulated=simulated)
+    assert row.sent.endswith(", in a sum over 4 clients")
     assert "(1, 1e-05) if 3 of 4 clients are honest, (1, 1e-05) in any case" in row.cost
-    assert together.sent == "all releases of a client together"
-    assert together.cost.endswith("(1, 1e-05) if 3 of 4 clients are honest")
-    for each in (row, together):
-        assert each.cost.startswith("with secret noise") is simulated
-    if simulated:
-        expected = SIMULATED
-    elif pins:
-        expected = "private"
-    else:
-        expected = "private if the server keeps to the protocol (no pins)"
-    assert [row.guarantee, together.guarantee] == [expected] * 2
+    assert row.cost.startswith("with secret noise") is simulated
+    assert row.guarantee == (SIMULATED if simulated else "private")
 
 
 def test_the_ledger_has_a_row_and_an_infinite_total_is_not_private():

@@ -46,6 +46,10 @@ class LocalClients:
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
     features: dict[str, FixedFeatures] = field(default_factory=dict)  # h(x), if modules read it
 
+    def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
+        """Return the step as it is."""
+        return step
+
     def prepare(
         self,
         step: Step,

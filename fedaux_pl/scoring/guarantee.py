@@ -1,11 +1,9 @@
 """What leaves a client, its guarantee and its cost: the rows of the table that a run prints."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedaux_pl.scoring.feature_maps import FeatureMap
-from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.released_heads import most_noise
 from fedaux_pl.scoring.scoring import Scoring
@@ -18,6 +16,8 @@ UPDATES_IN_THE_CLEAR = (
     "use FedClassMeans"
 )
 """Every run says so whose clients send models."""
+COSTS_AGAIN = "every run costs "
+"""How the line of ``describe_again`` begins."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,10 @@ def tabulate_releases(
     heads: Sequence[ReleasedHead],
     scoring: Scoring,
     feature_map: FeatureMap,
-    total: PrivacySpent | None = None,
 ) -> list[Guarantee]:
-    """Return a row for each kind of release, one for all kinds together, and the ledger's total.
+    """Return a row for each kind of release, and one for all kinds together.
 
-    ``feature_map`` is that of the plan, in which no option is open; ``total`` is what the ledger
-    has about the records.
+    ``feature_map`` is that of the plan, in which no option is open.
     """
     privacy = scoring.privacy
     if not heads:
@@ -57,13 +55,15 @@ def tabulate_releases(
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len(releases) > 1 and not is_flawed:
         rows.append(_tabulate_all(releases, privacy))
-    if total is not None:
-        sent = f"all releases about a record in the ledger (at most {total.releases})"
-        cost = f"({total.epsilon:.4g}, {total.delta:g})"
-        is_private = math.isfinite(total.epsilon)
-        private = "private without dropout" if total.updates else "private"
-        rows.append(Guarantee(sent, private, cost) if is_private else Guarantee(sent))
     return rows
+
+
+def describe_again(privacy: Privacy) -> str:
+    """Return the line of a run with secret noise whose clients run in one process."""
+    return (
+        f"{COSTS_AGAIN}(epsilon {privacy.epsilon:g}, delta {privacy.delta:g}) again, and nothing "
+        "adds runs up: real sites do (docs/sites.md)"
+    )
 
 
 def describe_sent(what: str, feature_map: FeatureMap, heads: Sequence[ReleasedHead]) -> str:

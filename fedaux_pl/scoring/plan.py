@@ -90,7 +90,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     summed = secure is not None
     steps = [Step(scoring, "statistics", share, summed)]
     if count_share:
-        rest = 1 - releases * share  # count_share but for rounding; in all ledgers
+        rest = 1 - releases * share  # count_share but for rounding
         steps.append(Step(replace(scoring, scorer=ClassCounts()), "counts", rest))
     if releases == 2:
         steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, summed))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.functional.privacy import MIN_EPSILON, Mechanism
+from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
 
 VERSION = 1
@@ -54,7 +54,7 @@ class Release:
 
     @property
     def is_update(self) -> bool:
-        """Whether it is a model update of version 1.0, which only earlier ledgers have.
+        """Whether it is a model update of version 1.0, which sites may have recorded.
 
         Its (epsilon, delta) does not hold if the network has dropout.
         """
@@ -140,8 +140,9 @@ class Privacy:
         delta: Between 0 and 1, both excluded.
         mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
         secret: false derives the noise from the seed of the run: a simulation, which can be
-            repeated and protects nothing. true takes it from the operating system and adds an
-            entry to the ledger of this machine, as a deployment must.
+            repeated and protects nothing. true takes it from the operating system, as a deployment
+            must. In one process every run then costs (epsilon, delta) again; real sites release
+            once and add up what they spend.
         secure: The options of secure sums, {} for their defaults: the server gets the sum of the
             clients' class statistics alone. null sends the server the vector of each client, which
             has all of the noise.
@@ -166,8 +167,8 @@ class Privacy:
     def sum_settings(self) -> dict[str, Any]:
         """Return the options of secure sums as plain values; empty if there are none.
 
-        They are part of the keys of ledgers: never rename, reorder or remove one. Version 1.0 could
-        pay for several ``attempts``.
+        Earlier releases are found by this text: never rename, reorder or remove one. Version 1.0
+        could pay for several ``attempts``.
         """
         secure = self.secure
         if secure is None:
@@ -330,22 +331,6 @@ def spent(
     if not alone and sum_of_deltas <= stated:  # the releases state epsilon of the sum
         epsilon = min(epsilon, sum(release.epsilon for release in vectors))
     return epsilon + sum(release.epsilon for release in updates), stated_with_updates
-
-
-def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
-    """Return what one more Gaussian release may cost within a limit, of which epsilon is spent.
-
-    mu^2 adds up, so the rest is more than limit - epsilon.
-
-    Examples:
-        >>> round(remaining_epsilon(limit=1.0, epsilon=0.8, delta=1e-5), 3)
-        0.549
-    """
-    if epsilon >= limit:
-        return 0.0
-    whole, used = (gaussian_sigma(max(e, MIN_EPSILON), delta, 1.0) for e in (limit, epsilon))
-    squared = whole**-2 - used**-2
-    return gaussian_epsilon(delta, squared**-0.5) if squared > 0 else 0.0
 
 
 def round_to_grid(vector: Tensor, sigma: float) -> Tensor:

@@ -1,16 +1,14 @@
-"""Released heads: as tensors, each released once within a budget, and as sentences."""
+"""Released heads as tensors, and as sentences."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
-from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
@@ -68,34 +66,10 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
     return heads
 
 
-def release_once(
-    budget: Budget,
-    key: ReleaseKey,
-    step: Step,
-    release: Callable[[], Sequence[ReleasedHead]],
-    *,
-    planned: Release | None = None,
-    restored: Sequence[ReleasedHead] = (),
-) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-    """Return the heads of a step by ``Budget.release_once``, and the total cost."""
+def describe_privacy(heads: Sequence[ReleasedHead], privacy: Privacy | None = None) -> list[str]:
+    """Return one sentence for each kind of release, and one for all kinds together.
 
-    def packed(heads: Sequence[ReleasedHead]) -> NewRelease:
-        return pack(heads), {head.client: head.release for head in heads}
-
-    tensors, total = budget.release_once(
-        key, lambda: packed(release()), planned, packed(restored) if restored else None
-    )
-    return unpack(tensors, step), total
-
-
-def describe_privacy(
-    heads: Sequence[ReleasedHead],
-    total: PrivacySpent | None = None,
-    privacy: Privacy | None = None,
-) -> list[str]:
-    """Return one sentence for each kind of release, and one for their total.
-
-    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
+    ``privacy`` is that of all kinds together.
     """
     releases = most_noise(heads)
     lines = [_describe(release) for release in releases]
@@ -109,21 +83,16 @@ def describe_privacy(
             f"{privacy.epsilon:g}, delta {privacy.delta:g}){conditions_of(privacy)}, by exact "
             "composition"
         )
-    return lines if total is None else [*lines, total.describe()]
+    return lines
 
 
-def describe_all(
-    heads: Sequence[ReleasedHead],
-    scoring: Scoring,
-    total: PrivacySpent | None = None,
-    besides: str = "",
-) -> list[str]:
+def describe_all(heads: Sequence[ReleasedHead], scoring: Scoring, besides: str = "") -> list[str]:
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
     rest = f"; {besides}" if besides else ""
     return [
-        *describe_privacy(heads, total, scoring.privacy),
+        *describe_privacy(heads, scoring.privacy),
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
         f"{rest}. No model update and no loss is sent",
     ]

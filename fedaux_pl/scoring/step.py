@@ -78,7 +78,7 @@ class Step:
     def settings(self) -> dict[str, Any]:
         """Return all that determines the release but data, as plain values.
 
-        They are part of the keys of ledgers and caches: never rename, reorder or remove one.
+        Earlier releases are found by this text: never rename, reorder or remove one.
         """
         settings: dict[str, Any] = {}
         if self.summed or self.share != 1:

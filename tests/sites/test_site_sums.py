@@ -14,9 +14,10 @@ from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, SecureSums, Whitened, spent
+from fedaux_pl.scoring import ClassStatistics, Privacy, SecureSums, Whitened, spent
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
+from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, write_tensors

@@ -31,7 +31,7 @@ from fedaux_pl.files import (
 )
 from fedaux_pl.lightning import Logger, TensorBoardLogger, TrainerFn, pl
 from fedaux_pl.names import file_safe, terminal_safe
-from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR
+from fedaux_pl.scoring.guarantee import COSTS_AGAIN, UPDATES_IN_THE_CLEAR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,8 +102,9 @@ class FederationReport(FederationCallback):
         if not trainer.is_global_zero:
             return
         print(format_guarantees(federation.guarantees()))
-        if UPDATES_IN_THE_CLEAR in federation.privacy():
-            print(UPDATES_IN_THE_CLEAR)
+        for line in federation.privacy():
+            if line == UPDATES_IN_THE_CLEAR or line.startswith(COSTS_AGAIN):
+                print(line)
         if federation.history:  # a resumed run has printed them
             self._printed |= {kind for kind, _ in self._notes.find(federation)}
         self._print_notes(federation)

@@ -81,7 +81,7 @@ Common options:
   --model.algorithm.privacy.epsilon 0.1
                                        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.privacy.secret true
-                                       noise that nobody can repeat, for deployments
+                                       noise that nobody can repeat: every run costs epsilon anew
   --model.algorithm.scorer Mean        what a client releases: Mean, ClassStatistics
                                        or Logistic (the paper's)
   --model.algorithm.feature_map.dimensions 64

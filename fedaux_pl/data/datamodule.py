@@ -13,7 +13,7 @@ from fedaux_pl.data import holdings
 from fedaux_pl.data.batches import TensorBatches, fit_batch_size
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.downloads import fetch_missing
-from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
+from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key
 from fedaux_pl.data.holdings import Holding, PrivateData, PublicData, Split
 from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_unit_range
@@ -271,16 +271,6 @@ class FederatedDataModule(pl.LightningDataModule):
         """Return a keyed hash of the inputs and labels of each client."""
         clients = map(self.client, range(self.num_clients))
         return [keyed_fingerprint(machine_key(), x.inputs, x.targets) for x in clients]
-
-    @property
-    def key_id(self) -> str:
-        """The public name of the key of ``record_digests``."""
-        return key_id(machine_key())
-
-    def record_digests(self, client: int) -> NDArray[np.uint64]:
-        """Return keyed hashes of the records of D_i, as a ledger has them."""
-        examples = self.client(client)
-        return ledger_digests(examples.inputs, examples.targets, machine_key())
 
     @property
     def data_name(self) -> str:

@@ -99,12 +99,6 @@ def record_digests(inputs: Inputs, labels: Tensor | None, key: bytes) -> NDArray
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
-def ledger_digests(inputs: Inputs, labels: Tensor, key: bytes) -> NDArray[np.uint64]:
-    """Return the digests of records with labels, then without: a label may be corrected."""
-    with_labels = record_digests(inputs, labels, key)
-    return np.concatenate([with_labels, record_digests(inputs, None, key)])
-
-
 def count_shared(private: Inputs, auxiliary: Inputs, key: bytes) -> int:
     """Count the auxiliary inputs that equal a private one, whatever their labels."""
     known = record_digests(private, None, key)

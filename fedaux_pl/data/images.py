@@ -1,7 +1,7 @@
 """Images as uint8 tensors of shape (N, C, H, W): from files, from PIL and from arrays.
 
 Transparent pictures are put on a background before their alpha channel is dropped. The pixels of
-opaque pictures must stay as they are, bit for bit: ledgers know records by their digests.
+opaque pictures must stay as they are, bit for bit: sites know records by their digests.
 """
 
 import multiprocessing

@@ -84,7 +84,13 @@ def assemble(federation: FederationModule) -> tuple[ClientPool, Server, Preparat
     students = federation.students
     options = {name: complete_options(name, **students.options_of(name)) for name in modules}
     preparation = Preparation(
-        context, pretraining, options, cache, algorithm.secret_noise, all_given_h0(federation)
+        context,
+        pretraining,
+        options,
+        cache,
+        algorithm.secret_noise,
+        all_given_h0(federation),
+        federation.role.kept,
     )
     return pool, server, preparation
 

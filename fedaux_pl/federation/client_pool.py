@@ -23,8 +23,11 @@ class Votes:
 class ClientPool(Protocol):
     """The clients of a run: ``LocalClients`` in this process, ``SiteClients`` at real sites."""
 
-    at_sites: bool  # each keeps a ledger of its own, and may not answer
+    at_sites: bool  # each may not answer
     round_metrics: dict[str, float]  # of the last round, e.g. which sites have answered
+
+    def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
+        """Return a step with the tensors that clients are sent; ``first`` are the first heads."""
 
     def prepare(
         self,

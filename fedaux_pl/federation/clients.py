@@ -46,6 +46,10 @@ class LocalClients:
     round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
     features: dict[str, FixedFeatures] = field(default_factory=dict)  # h(x), if modules read it
 
+    def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
+        """Return the step as it is."""
+        return step
+
     def prepare(
         self,
         step: Step,
@@ -123,11 +127,11 @@ class LocalClients:
         features, labels = self._private_features(client, step, h0)
         return step.summable.integer_vector(public_map.private_rows(features), labels)
 
-    def noise_bytes(self, client: int, step: Step, integers: Tensor, attempt: int = 1) -> ReadBytes:
+    def noise_bytes(self, client: int, step: Step, integers: Tensor) -> ReadBytes:
         """Return the source of the noise of a secure sum."""
         if step.scoring.privacy.secret:
             return os.urandom
-        return seeded_bytes(self._noise_seed(client), step, integers, attempt)
+        return seeded_bytes(self._noise_seed(client), step, integers)
 
     def _private_features(self, client: int, step: Step, h0: nn.Module) -> tuple[Tensor, Tensor]:
         """h_0(x) on D_i, and its one-hot labels."""

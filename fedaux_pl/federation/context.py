@@ -81,7 +81,6 @@ class ServerFeatures:
         self.h0 = h0
         self._predict = predict
         self._auxiliary: dict[str, Tensor] = {}
-        self.sent_negatives: dict[str, Tensor] = {}  # as sites got them in an earlier run
 
     def auxiliary(self, architecture: str) -> Tensor:
         """Return h_0(x) on D_aux, shape (N, d)."""
@@ -92,8 +91,6 @@ class ServerFeatures:
 
     def negatives(self, architecture: str) -> Tensor:
         """Return h_0(x) on D^-, shape (|D^-|, d)."""
-        if architecture in self.sent_negatives:
-            return self.sent_negatives[architecture]
         return self.auxiliary(architecture)[self.data.auxiliary_rows["negatives"]]
 
     def parts(self) -> dict[str, dict[str, Tensor]]:

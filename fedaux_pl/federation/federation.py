@@ -176,10 +176,7 @@ class Federation(FederationModule):
         first: Sequence[ReleasedHead] = []
         for step in self.plan.values():  # w_i of every client, noisy
             for name, asked in released.ask(step, self.algorithm.send).items():
-                self.releases[name], cost = preparation.release_heads(
-                    self.pool, asked, features, first
-                )
-                self.total_cost = cost or self.total_cost
+                self.releases[name] = preparation.release_heads(self.pool, asked, features, first)
             first = self.heads
             released = replace(released, sizes=data.client_sizes)  # sites have told theirs
         self.labels = self.algorithm.label(released)

@@ -45,7 +45,7 @@ from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import Collected, PrivacySpent, ReleasedHead
+from fedaux_pl.scoring import Collected, ReleasedHead
 from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.plan import Plan, PublicNumbers
 from fedaux_pl.scoring.released_heads import pack, unpack
@@ -119,7 +119,6 @@ class FederationModule(LightningModule):
         self._h0: dict[str, dict[str, Tensor]] = {}
         self.plan: Plan = {}  # the steps in which clients release
         self.releases: dict[str, Collected] = {}  # so far; by step, or "gradient/resnet8"
-        self.total_cost: PrivacySpent | None = None  # of all releases about the clients' records
         self.scores: dict[str, Tensor] = {}  # s_i(x) on the parts of the data, shapes (n, N)
         self.labels: dict[str, Tensor] = {}  # (N, C), of a teacher made from releases alone
         self.carried = CarriedState()

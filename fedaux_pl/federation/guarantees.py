@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR, Guarantee, tabulate_releases
+from fedaux_pl.scoring.guarantee import (
+    UPDATES_IN_THE_CLEAR,
+    Guarantee,
+    describe_again,
+    tabulate_releases,
+)
 from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
@@ -17,13 +22,15 @@ def describe_guarantees(federation: "FederationModule") -> list[str]:
     notes = federation.role.privacy_notes
     if scoring is None or algorithm.trains_clients:
         privacy = None if scoring is None else scoring.privacy
-        lines = describe_privacy(federation.all_heads, federation.total_cost, privacy)
+        lines = describe_privacy(federation.all_heads, privacy)
         lines.append(UPDATES_IN_THE_CLEAR)
         lines.append("NOT private: the training losses that clients send in every round")
     else:
         has_more = federation.holds_out or notes or _uses_training_data(federation)
         besides = "and what the next line says" if has_more else ""
-        lines = describe_all(federation.all_heads, scoring, federation.total_cost, besides)
+        lines = describe_all(federation.all_heads, scoring, besides)
+    if scoring is not None and _costs_again(federation):
+        lines.append(describe_again(scoring.privacy))
     lines += [f"NOT private: {what}" for what in _list_unprotected(federation).values()]
     return [*lines, *notes]
 
@@ -37,14 +44,21 @@ def tabulate_guarantees(federation: "FederationModule") -> list[Guarantee]:
         feature_map = scoring.feature_map
         if federation.plan:
             feature_map = first_step(federation.plan).scoring.feature_map
-        total = federation.total_cost
-        rows += tabulate_releases(federation.all_heads, scoring, feature_map, total)
+        rows += tabulate_releases(federation.all_heads, scoring, feature_map)
     if scoring is not None and not algorithm.trains_clients:
         rows.append(Guarantee("once: the number of its records", "none, it counts as public", "-"))
     else:
         rows.append(Guarantee("every round: its model and its training loss"))
     rows += [Guarantee(sent) for sent in _list_unprotected(federation)]
     return [*rows, *federation.role.unprotected]
+
+
+def _costs_again(federation: "FederationModule") -> bool:
+    """Whether releases are private, and this process makes them."""
+    data = federation.federated_data
+    if data is None or data.at_sites:
+        return False
+    return any(head.release.is_private for head in federation.all_heads)
 
 
 def _list_unprotected(federation: "FederationModule") -> dict[str, str]:

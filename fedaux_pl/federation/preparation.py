@@ -11,31 +11,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from fedaux_pl.callbacks.hooks import federation_callbacks
 from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.callbacks.run_view import RunView
-from fedaux_pl.data.cache import cache_lock, has_cached, load_cached, save_cached, tensor_digest
+from fedaux_pl.data.cache import (
+    CacheKey,
+    cache_lock,
+    has_cached,
+    load_cached,
+    save_cached,
+    tensor_digest,
+)
 from fedaux_pl.engine import Job, SeedPurpose, isolated_rng, predict_features
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.given_h0 import GivenH0, read_h0
 from fedaux_pl.federation.settings import Pretraining
-from fedaux_pl.files import state_folder
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.models import backbone_state, load_backbone, of_head
 from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Collected, Ledger, PrivacySpent, PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.budget import Budget, ReleaseKey
+from fedaux_pl.scoring import Collected, ReleasedHead, Step
 from fedaux_pl.scoring.release import clients_of
-from fedaux_pl.scoring.released_heads import pack, release_once, unpack
+from fedaux_pl.scoring.released_heads import pack, unpack
 
-_Key = dict[str, str | int]
 _Tensors = dict[str, Tensor]
 
 
@@ -49,6 +52,7 @@ class Preparation:
     cache: Path | None  # the folder with the results of earlier runs; None for none
     secret_noise: bool = False  # from the operating system, not from the seed
     given: Mapping[str, GivenH0] = field(default_factory=dict)  # h_0 that was learned elsewhere
+    kept: Path | None = None  # the folder of each h_0 that is never learned again; None for none
 
     def pretrain(self, architecture: str, model: nn.Module) -> _Tensors:
         """Return the weights of h_0, given or learned from D_aux starting at the model's weights.
@@ -69,7 +73,9 @@ class Preparation:
             return {k: v.cpu().clone() for k, v in backbone_state(model.state_dict()).items()}
         key = self._h0_key(architecture, model)
         cached = partial(self._cached, key, lambda: self._pretrain(architecture, model))
-        return self._first_result(key, cached) if self.secret_noise else cached()
+        if self.kept is None:
+            return cached()
+        return load_or_compute(self.context.processes, self.kept, key, cached)
 
     def _print_origin(self, architecture: str, model: nn.Module, origin: str) -> None:
         """Say where h_0 is from and, of images, which normalization it reads them with."""
@@ -80,12 +86,13 @@ class Preparation:
 
     def has_h0(self, architecture: str, model: nn.Module) -> bool:
         """Return whether h_0 is given or an earlier run has learned it: it is loaded then."""
-        folder = state_folder() / "h0" if self.secret_noise else self.cache
         if architecture in self.given:
             return True
-        return folder is not None and has_cached(folder, self._h0_key(architecture, model))
+        folders = [folder for folder in (self.kept, self.cache) if folder is not None]
+        key = self._h0_key(architecture, model)
+        return any(has_cached(folder, key) for folder in folders)
 
-    def _h0_key(self, architecture: str, model: nn.Module) -> _Key:
+    def _h0_key(self, architecture: str, model: nn.Module) -> CacheKey:
         is_shared = self.settings.seed is not None  # by runs with other classes, too
         training = self.settings.plain()
         if "teacher" in training:
@@ -94,8 +101,8 @@ class Preparation:
             training["teacher"] = {**about, "weights": tensor_digest(**state), "sees": "photos"}
         return {
             "kind": f"h0-{architecture.replace('/', '_')}",  # part of a file name
-            "start": self._describe(architecture, model, head=not is_shared),
-            "training": _as_text(training),
+            "start": describe_model(self.model_options[architecture], model, head=not is_shared),
+            "training": as_text(training),
             "precision": str(self.context.runner.trainer.precision),
             "data": self.context.data.fingerprints["auxiliary"],
             "seed": self._seed,
@@ -148,17 +155,15 @@ class Preparation:
         asked: Collected,
         features: ServerFeatures,
         first: Sequence[ReleasedHead] = (),
-    ) -> tuple[Collected, PrivacySpent | None]:
-        """Return a step with the heads of the clients asked, and the total cost in the ledger.
+    ) -> Collected:
+        """Return a step with the heads of the clients asked; those of sites may be missing.
 
-        There is no cost without secret noise and with real sites, of which heads may be missing.
-        Earlier heads of the same settings and data, or those that ``asked`` has, are used again:
-        a second release would cost privacy again. Those with secret noise are in the ledger of the
-        machine, simulated ones in the cache. Later steps use the feature maps of ``first``, the
-        heads of the first step.
+        The heads that ``asked`` has, such as those of a checkpoint, are used again, and so are
+        simulated ones of the cache. With secret noise every run releases anew. Later steps use the
+        feature maps of ``first``, the heads of the first step.
         """
         step = asked.step
-        restored = asked.heads
+        heads = list(asked.heads)
         missing = self.missing(asked)
         data = self.context.data
         h0 = features.h0
@@ -173,33 +178,32 @@ class Preparation:
                 "process, which sees all of them: set privacy.secret to false for a simulation, "
                 "privacy.secure to null, or run real sites"
             )
-        if step.sends and self.secret_noise and not restored:
-            step = self._first_sent(asked, first)
+        if not heads:
+            step = pool.settle(step, asked.clients, first)
         maps = {self.context.architectures[head.client]: head.public_map for head in first}
 
         def ask() -> list[ReleasedHead]:
-            fit = self._first_map if self.secret_noise and pool.at_sites else self._fit_map
-            known = maps or {name: fit(step, features, name) for name in h0}
+            known = maps or {
+                name: step.scoring.fit_map(features.auxiliary(name), features.negatives(name))
+                for name in h0
+            }
             return pool.prepare(step, features, known, missing)
 
-        if pool.at_sites:  # they have ledgers of their own, and one may come later
-            heads = [*restored, *(ask() if missing else [])]
+        if pool.at_sites:  # one may come later
+            heads += ask() if missing else []
             heads.sort(key=lambda head: head.client)
-            return replace(asked, step=step, heads=heads), None
-        total = None
-        key = self._release_key(step, h0)
-        if self.secret_noise:
-            processes = self.context.processes
-            recorded = asked.clients if processes.first else ()  # only the first uses the ledger
-            digests = {client: data.record_digests(client) for client in recorded}
-            delta = step.scoring.privacy.delta
-            budget = Budget(Ledger(data.key_id), digests, delta, processes=processes)
-            heads, total = release_once(budget, ReleaseKey(key), step, ask, restored=restored)
-        else:
-            cache_key: _Key = {"kind": "simulated-heads", "release": key, "seed": self.context.seed}
-            heads = list(restored) or unpack(self._cached(cache_key, lambda: pack(ask())), step)
+            return replace(asked, step=step, heads=heads)
+        if not heads and self.secret_noise:
+            heads = ask()
+        elif not heads:
+            key: CacheKey = {
+                "kind": "simulated-heads",
+                "release": self._release_key(step, h0),
+                "seed": self.context.seed,
+            }
+            heads = unpack(self._cached(key, lambda: pack(ask())), step)
         heads = [self._checked(head, step) for head in heads]
-        return replace(asked, step=step, heads=heads), total
+        return replace(asked, step=step, heads=heads)
 
     def _checked(self, head: ReleasedHead, step: Step) -> ReleasedHead:
         data = self.context.data
@@ -211,17 +215,6 @@ class Preparation:
         flaw = f"{data.shared_rows} auxiliary samples are private training samples too"
         flaw = "; ".join(filter(None, [head.release.flaw, flaw]))
         return replace(head, release=replace(head.release, flaw=flaw))
-
-    def _first_sent(self, asked: Collected, first: Sequence[ReleasedHead]) -> Step:
-        """Return what this machine has first sent in it: rounded anew, it is a new release."""
-        # the noise of these heads is in no other release
-        heads = [head.weight for head in first if not {*asked.clients}.isdisjoint(head.clients)]
-        key: _Key = {
-            "kind": "sent",
-            "heads": tensor_digest(*heads),
-            "release": _as_text(asked.step.settings()),
-        }
-        return asked.step.with_sent(self._first_result(key, asked.step.scorer.tensors))
 
     def missing(self, asked: Collected) -> list[int]:
         """Return the clients without a release; nobody joins a secure sum that is there."""
@@ -241,7 +234,10 @@ class Preparation:
         key = {
             "scoring": step.settings(),
             "architectures": self.context.architectures,
-            "h0": {name: self._describe(name, model, head=False) for name, model in h0.items()},
+            "h0": {
+                name: describe_model(self.model_options[name], model, head=False)
+                for name, model in h0.items()
+            },
             "clients": data.client_fingerprints(),
             "classes": len(data.classes),
         }
@@ -251,52 +247,7 @@ class Preparation:
             key["sent"] = tensor_digest(*step.scorer.tensors().values())
         if step.scoring.depends_on_negatives:
             key["negatives"] = tensor_digest(data.negative_inputs)
-        return _as_text(key)
-
-    def _describe(self, architecture: str, model: nn.Module, head: bool = True) -> str:
-        """Return all that determines a model, or its features: weights, options, layers."""
-        state = model.state_dict()
-        layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
-        if not head:
-            state = backbone_state(state)
-            layers = {name: text for name, text in layers.items() if not of_head(f"{name}.")}
-        text = _as_text({"options": self.model_options[architecture], "layers": layers})
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return f"{tensor_digest(*state.values())} {digest}"
-
-    def _fit_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
-        """Return an architecture's public map."""
-        return step.scoring.fit_map(features.auxiliary(name), features.negatives(name))
-
-    def _first_map(self, step: Step, features: ServerFeatures, name: str) -> PublicMap:
-        """Return an architecture's public map as sites get it with secret noise.
-
-        It is the map of this machine's first run, with the features of D^-, which ``features`` then
-        has: others would be a new release.
-        """
-        settings = step.settings()
-        needs_negatives = step.scorer.uses_negatives
-
-        def fit() -> _Tensors:
-            fitted = self._fit_map(step, features, name)
-            tensors = fitted.tensors() | {"bound": torch.tensor(fitted.bound, dtype=torch.float64)}
-            if needs_negatives:
-                tensors["negatives"] = features.negatives(name).cpu()
-            return tensors
-
-        key: _Key = {
-            "kind": f"map-{name.replace('/', '_')}",
-            "h0": self._describe(name, features.h0[name], head=False),
-            "map": _as_text({name: settings[name] for name in ("feature_map", "norm_bound")}),
-            "data": self.context.data.fingerprints["auxiliary"],
-            "rows": tensor_digest(self.context.data.auxiliary_rows["negatives"]),
-            "negatives": int(needs_negatives),
-        }
-        kept = self._first_result(key, fit)
-        if needs_negatives:
-            features.sent_negatives[name] = kept.pop("negatives")
-        bound = float(kept.pop("bound"))
-        return PublicMap(**kept, unit=step.scoring.norm_bound == "unit", bound=bound)
+        return as_text(key)
 
     def knn_accuracy(self, h0: nn.Module) -> float:
         """Return how well h_0 separates the private classes, for the experimenter only.
@@ -313,43 +264,48 @@ class Preparation:
         metric.update(predict_features(h0, test.inputs), test.targets, query=True)
         return float(metric.compute())
 
-    def _first_result(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
-        """Return this machine's first result with this key, which the state folder keeps forever.
-
-        Other threads or another device round a result differently, and a release in other features
-        is another release: with secret noise it would cost privacy again.
-        """
-        return self._load_or_compute(state_folder() / "h0", key, compute)  # and maps
-
-    def _cached(self, key: _Key, compute: Callable[[], _Tensors]) -> _Tensors:
-        if self.cache is None:
-            return self.context.processes.broadcast(compute())
-        return self._load_or_compute(self.cache, key, compute)
-
-    def _load_or_compute(
-        self, folder: Path, key: _Key, compute: Callable[[], _Tensors]
-    ) -> _Tensors:
-        """Load a result from a folder, or compute it and store it there.
-
-        Only the first process takes the lock, reads and writes files, and it broadcasts what it has
-        found. If it has found nothing, all processes compute together, and all use the first
-        process's result.
-        """
+    def _cached(self, key: CacheKey, compute: Callable[[], _Tensors]) -> _Tensors:
         processes = self.context.processes
-        with ExitStack() as stack:
+        if self.cache is None:
+            return processes.broadcast(compute())
+        return load_or_compute(processes, self.cache, key, compute)
+
+
+def load_or_compute(
+    processes: Processes, folder: Path, key: CacheKey, compute: Callable[[], _Tensors]
+) -> _Tensors:
+    """Load a result from a folder, or compute it and store it there.
+
+    Only the first process takes the lock, reads and writes files, and it broadcasts what it has
+    found. If it has found nothing, all processes compute together, and all use the first process's
+    result.
+    """
+    with ExitStack() as stack:
+        if processes.first:
+            # keep-alive, so that collective calls of the others do not time out
+            keep_alive = partial(processes.broadcast, True)
+            stack.enter_context(cache_lock(folder, key, on_wait=keep_alive))
+        # the others get True from each keep-alive, False once the first has the lock
+        while processes.broadcast(False):
+            pass
+        result = processes.broadcast(load_cached(folder, key) if processes.first else None)
+        if result is None:
+            result = processes.broadcast(compute())
             if processes.first:
-                # keep-alive, so that collective calls of the others do not time out
-                keep_alive = partial(processes.broadcast, True)
-                stack.enter_context(cache_lock(folder, key, on_wait=keep_alive))
-            # the others get True from each keep-alive, False once the first has the lock
-            while processes.broadcast(False):
-                pass
-            result = processes.broadcast(load_cached(folder, key) if processes.first else None)
-            if result is None:
-                result = processes.broadcast(compute())
-                if processes.first:
-                    save_cached(folder, key, result)
-        return result
+                save_cached(folder, key, result)
+    return result
+
+
+def describe_model(options: Mapping[str, Any], model: nn.Module, head: bool = True) -> str:
+    """Return all that determines a model, or its features: weights, options, layers."""
+    state = model.state_dict()
+    layers = {name: layer.extra_repr() for name, layer in model.named_modules()}
+    if not head:
+        state = backbone_state(state)
+        layers = {name: text for name, text in layers.items() if not of_head(f"{name}.")}
+    text = as_text({"options": options, "layers": layers})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{tensor_digest(*state.values())} {digest}"
 
 
 def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
@@ -359,5 +315,6 @@ def create_extractor(model: nn.Module, h0: Mapping[str, Tensor]) -> nn.Module:
     return model.eval()
 
 
-def _as_text(settings: Mapping[str, Any]) -> str:
+def as_text(settings: Mapping[str, Any]) -> str:
+    """Return settings as the text of keys."""
     return json.dumps(settings, sort_keys=True, default=str)

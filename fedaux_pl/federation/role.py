@@ -1,6 +1,7 @@
 """What a fit of a federation does in this process."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedaux_pl.errors import ConfigurationError
@@ -21,6 +22,7 @@ class Role:
     """
 
     has_rounds = True  # whether rounds follow ``run``
+    kept: Path | None = None  # the folder of each h_0 that is never learned again
     announces_duration = True
     privacy_notes: Sequence[str] = ()  # what else leaves the clients, a sentence each
     unprotected: Sequence[Guarantee] = ()  # the same as rows of the table of guarantees

@@ -18,6 +18,9 @@ REMOVED: Mapping[str, str] = {
     "model.algorithm.max_absent": (
         "the 1,000 clients that took part most recently are remembered: leave it out"
     ),
+    "model.algorithm.privacy.secure.attempts": (
+        "epsilon pays for one attempt at a secure sum: leave it out"
+    ),
     "model.distillation.min_share": (
         "every client's prediction counts: the option saved at most a third of a fast round"
     ),

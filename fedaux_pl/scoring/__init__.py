@@ -16,7 +16,6 @@ from fedaux_pl.scoring.class_scorers import (
     SummableScorer,
 )
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
-from fedaux_pl.scoring.ledger import Ledger, PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, SecureSums, spent
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
 from fedaux_pl.scoring.scoring import NormBound, Scoring
@@ -31,12 +30,10 @@ __all__ = [
     "Collected",
     "FeatureMap",
     "Identity",
-    "Ledger",
     "Logistic",
     "Mean",
     "NormBound",
     "Privacy",
-    "PrivacySpent",
     "PublicMap",
     "Release",
     "ReleasedHead",

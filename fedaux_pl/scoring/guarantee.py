@@ -1,11 +1,9 @@
 """What leaves a client, its guarantee and its cost: the rows of the table that a run prints."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedaux_pl.scoring.feature_maps import FeatureMap
-from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead
 from fedaux_pl.scoring.released_heads import most_noise
 from fedaux_pl.scoring.scoring import Scoring
@@ -18,6 +16,8 @@ UPDATES_IN_THE_CLEAR = (
     "use FedClassMeans"
 )
 """Every run says so whose clients send models."""
+COSTS_AGAIN = "every run costs "
+"""How the line of ``describe_again`` begins."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,10 @@ def tabulate_releases(
     heads: Sequence[ReleasedHead],
     scoring: Scoring,
     feature_map: FeatureMap,
-    total: PrivacySpent | None = None,
 ) -> list[Guarantee]:
-    """Return a row for each kind of release, one for all kinds together, and the ledger's total.
+    """Return a row for each kind of release, and one for all kinds together.
 
-    ``feature_map`` is that of the plan, in which no option is open; ``total`` is what the ledger
-    has about the records.
+    ``feature_map`` is that of the plan, in which no option is open.
     """
     privacy = scoring.privacy
     if not heads:
@@ -53,18 +51,19 @@ def tabulate_releases(
     rows = []
     for release in releases:
         sent = describe_sent(release.what, feature_map, heads)
-        rows.append(_tabulate(release, sent, privacy))
-    attempts = 1 if privacy.secure is None else privacy.secure.attempts
+        rows.append(_tabulate(release, sent))
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
-    if (len(releases) > 1 or attempts > 1) and not is_flawed:
+    if len(releases) > 1 and not is_flawed:
         rows.append(_tabulate_all(releases, privacy))
-    if total is not None:
-        sent = f"all releases about a record in the ledger (at most {total.releases})"
-        cost = f"({total.epsilon:.4g}, {total.delta:g})"
-        is_private = math.isfinite(total.epsilon)
-        private = "private without dropout" if total.updates else "private"
-        rows.append(Guarantee(sent, private, cost) if is_private else Guarantee(sent))
     return rows
+
+
+def describe_again(privacy: Privacy) -> str:
+    """Return the line of a run with secret noise whose clients run in one process."""
+    return (
+        f"{COSTS_AGAIN}(epsilon {privacy.epsilon:g}, delta {privacy.delta:g}) again, and nothing "
+        "adds runs up: real sites do (docs/sites.md)"
+    )
 
 
 def describe_sent(what: str, feature_map: FeatureMap, heads: Sequence[ReleasedHead]) -> str:
@@ -79,12 +78,10 @@ def describe_sent(what: str, feature_map: FeatureMap, heads: Sequence[ReleasedHe
     return f"{mapped} ({' or '.join(map(str, dimensions))} dimensions)"
 
 
-def _tabulate(release: Release, sent: str, privacy: Privacy) -> Guarantee:
+def _tabulate(release: Release, sent: str) -> Guarantee:
     """Return the row of one kind of release."""
     if release.summands > 1:
         sent += f", in a sum over {release.summands} clients"
-        if privacy.secure is not None and privacy.secure.attempts > 1:
-            sent += f", in up to {privacy.secure.attempts} attempts"
     sent = f"once: {sent}"
     if release.mechanism == "none":
         return Guarantee(sent, f"{NOT_PRIVATE} (no noise)")
@@ -95,7 +92,7 @@ def _tabulate(release: Release, sent: str, privacy: Privacy) -> Guarantee:
         honest = release.summands - release.colluders
         cost += f" if {honest} of {release.summands} clients are honest"
         cost += f", ({release.epsilon_alone:.4g}, {release.delta:g}) in any case"
-    return _guarantee(sent, cost, release, privacy)
+    return _guarantee(sent, cost, release)
 
 
 def _tabulate_all(releases: Sequence[Release], privacy: Privacy) -> Guarantee:
@@ -104,14 +101,11 @@ def _tabulate_all(releases: Sequence[Release], privacy: Privacy) -> Guarantee:
     summed = max(releases, key=lambda release: release.summands)
     if summed.summands > 1:
         cost += f" if {summed.summands - summed.colluders} of {summed.summands} clients are honest"
-    return _guarantee("all releases of a client together", cost, summed, privacy)
+    return _guarantee("all releases of a client together", cost, summed)
 
 
-def _guarantee(sent: str, cost: str, release: Release, privacy: Privacy) -> Guarantee:
+def _guarantee(sent: str, cost: str, release: Release) -> Guarantee:
     """Return a row whose cost holds if its noise is secret."""
     if release.simulated:
         return Guarantee(sent, SIMULATED, f"with secret noise {cost}")
-    has_pins = privacy.secure is not None and bool(privacy.secure.pins)
-    if release.summands > 1 and not has_pins:
-        return Guarantee(sent, "private if the server keeps to the protocol (no pins)", cost)
     return Guarantee(sent, "private", cost)

@@ -22,6 +22,7 @@ _SECOND_RELEASE_NOISE = 0.004  # up to which it pays, relative to the mean size 
 _COUNT_NOISE = 0.05  # of the class counts of a client, relative to the mean size of a client
 _LEAST_COUNT_SHARE = 0.02  # of the counts in the budget
 _LARGEST_COUNT_SHARE = 0.2
+_COUNT_SHARE_AT_SITES = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,16 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     releases = scorer.releases or choose_releases(privacy, _known(numbers))
     count_share = 0.0
     if secure and counts:
+        if numbers is None and secure.count_share is None:
+            secure = replace(secure, count_share=_COUNT_SHARE_AT_SITES)
+            scoring = replace(scoring, privacy=replace(privacy, secure=secure))
         count_share = secure.count_share or choose_count_share(privacy, _known(numbers))
-    attempts = secure.attempts if secure else 1
-    share = (1 - count_share) / releases / attempts
+    share = (1 - count_share) / releases
     scoring = replace(scoring, scorer=replace(scorer, releases=releases))
     summed = secure is not None
     steps = [Step(scoring, "statistics", share, summed)]
     if count_share:
-        rest = 1 - releases * attempts * share  # count_share but for rounding; in all ledgers
+        rest = 1 - releases * share  # count_share but for rounding
         steps.append(Step(replace(scoring, scorer=ClassCounts()), "counts", rest))
     if releases == 2:
         steps.append(Step(replace(scoring, scorer=Residuals()), "gradient", share, summed))
@@ -125,8 +128,7 @@ def _known(numbers: PublicNumbers | None) -> PublicNumbers:
     if numbers is None:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map, releases of the scorer (1 or 2) and, in FedAUX "
-            "with secure sums, privacy.secure.count_share (such as 0.1)"
+            "it: set dimensions of feature_map and releases of the scorer (1 or 2)"
         )
     return numbers
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
-from fedaux_pl.functional.privacy import MIN_EPSILON, Mechanism
+from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.scoring.feature_maps import PublicMap
 
 VERSION = 1
@@ -54,7 +54,7 @@ class Release:
 
     @property
     def is_update(self) -> bool:
-        """Whether it is a model update of version 1.0, which only earlier ledgers have.
+        """Whether it is a model update of version 1.0, which sites may have recorded.
 
         Its (epsilon, delta) does not hold if the network has dropout.
         """
@@ -97,18 +97,17 @@ class Release:
 class SecureSums:
     """The options of secure sums: the server gets the sum of class statistics over clients alone.
 
-    Each client adds a part of the noise. The options are part of the keys of ledgers: never rename,
-    reorder or remove one.
+    Each client adds a part of the noise.
 
     Attributes:
         colluders: t, at least 1: how many clients may show the server their noise and masks, or add
             no noise. A sum needs t + 2 clients.
-        attempts: The attempts at each sum that epsilon pays for: a client that drops out in the
-            middle of one costs the others an attempt.
         count_share: The share of the budget for the class counts of each client, which FedAUX needs
-            besides a sum; null to choose it by the sizes of clients.
-        pins: The public key of each site, as ``fedaux-pl sites pin`` prints it. Without pins the
-            server could put keys of its own in their place.
+            besides a sum; null to choose it by the sizes of clients, or 0.1 at real sites, whose
+            sizes are not known before.
+        pins: The public key of each site, as ``fedaux-pl sites pin`` prints it, without which the
+            server could put keys of its own in their place. Real sites need them; a simulation
+            does not.
 
     Examples:
         >>> privacy = Privacy(epsilon=1.0, secure=SecureSums(colluders=2))
@@ -117,13 +116,11 @@ class SecureSums:
     """
 
     colluders: int = 1
-    attempts: int = 1
     count_share: float | None = None
     pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_setting("colluders", self.colluders, self.colluders >= 1, "be at least 1")
-        check_setting("attempts", self.attempts, self.attempts >= 1, "be at least 1")
         share = self.count_share
         is_valid = share is None or 0 < share < 1
         check_setting("count_share", share, is_valid, "lie strictly between 0 and 1")
@@ -143,8 +140,9 @@ class Privacy:
         delta: Between 0 and 1, both excluded.
         mechanism: ``analytic`` or ``classical`` (the paper's, with more noise, epsilon <= 1).
         secret: false derives the noise from the seed of the run: a simulation, which can be
-            repeated and protects nothing. true takes it from the operating system and adds an
-            entry to the ledger of this machine, as a deployment must.
+            repeated and protects nothing. true takes it from the operating system, as a deployment
+            must. In one process every run then costs (epsilon, delta) again; real sites release
+            once and add up what they spend.
         secure: The options of secure sums, {} for their defaults: the server gets the sum of the
             clients' class statistics alone. null sends the server the vector of each client, which
             has all of the noise.
@@ -167,8 +165,21 @@ class Privacy:
         self.cost(sensitivity=1.0)  # raises if another option is invalid
 
     def sum_settings(self) -> dict[str, Any]:
-        """Return the options of secure sums as plain values; empty if there are none."""
-        return {} if self.secure is None else {"sums": {**vars(self.secure)}}
+        """Return the options of secure sums as plain values; empty if there are none.
+
+        Earlier releases are found by this text: never rename, reorder or remove one. Version 1.0
+        could pay for several ``attempts``.
+        """
+        secure = self.secure
+        if secure is None:
+            return {}
+        sums = {
+            "colluders": secure.colluders,
+            "attempts": 1,
+            "count_share": secure.count_share,
+            "pins": secure.pins,
+        }
+        return {"sums": sums}
 
     def cost(
         self,
@@ -320,22 +331,6 @@ def spent(
     if not alone and sum_of_deltas <= stated:  # the releases state epsilon of the sum
         epsilon = min(epsilon, sum(release.epsilon for release in vectors))
     return epsilon + sum(release.epsilon for release in updates), stated_with_updates
-
-
-def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
-    """Return what one more Gaussian release may cost within a limit, of which epsilon is spent.
-
-    mu^2 adds up, so the rest is more than limit - epsilon.
-
-    Examples:
-        >>> round(remaining_epsilon(limit=1.0, epsilon=0.8, delta=1e-5), 3)
-        0.549
-    """
-    if epsilon >= limit:
-        return 0.0
-    whole, used = (gaussian_sigma(max(e, MIN_EPSILON), delta, 1.0) for e in (limit, epsilon))
-    squared = whole**-2 - used**-2
-    return gaussian_epsilon(delta, squared**-0.5) if squared > 0 else 0.0
 
 
 def round_to_grid(vector: Tensor, sigma: float) -> Tensor:

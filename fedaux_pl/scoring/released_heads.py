@@ -1,16 +1,14 @@
-"""Released heads: as tensors, each released once within a budget, and as sentences."""
+"""Released heads as tensors, and as sentences."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
-from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.ledger import PrivacySpent
 from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
@@ -68,39 +66,13 @@ def unpack(tensors: Mapping[str, Tensor], step: Step) -> list[ReleasedHead]:
     return heads
 
 
-def release_once(
-    budget: Budget,
-    key: ReleaseKey,
-    step: Step,
-    release: Callable[[], Sequence[ReleasedHead]],
-    *,
-    planned: Release | None = None,
-    restored: Sequence[ReleasedHead] = (),
-) -> tuple[list[ReleasedHead], PrivacySpent | None]:
-    """Return the heads of a step by ``Budget.release_once``, and the total cost."""
+def describe_privacy(heads: Sequence[ReleasedHead], privacy: Privacy | None = None) -> list[str]:
+    """Return one sentence for each kind of release, and one for all kinds together.
 
-    def packed(heads: Sequence[ReleasedHead]) -> NewRelease:
-        return pack(heads), {head.client: head.release for head in heads}
-
-    tensors, total = budget.release_once(
-        key, lambda: packed(release()), planned, packed(restored) if restored else None
-    )
-    return unpack(tensors, step), total
-
-
-def describe_privacy(
-    heads: Sequence[ReleasedHead],
-    total: PrivacySpent | None = None,
-    privacy: Privacy | None = None,
-) -> list[str]:
-    """Return one sentence for each kind of release, and one for their total.
-
-    ``total`` is what the ledger has about the records, ``privacy`` that of all kinds together.
+    ``privacy`` is that of all kinds together.
     """
     releases = most_noise(heads)
-    secure = None if privacy is None else privacy.secure
-    has_pins = secure is not None and bool(secure.pins)
-    lines = [_describe(release, has_pins) for release in releases]
+    lines = [_describe(release) for release in releases]
     is_flawed = any(release.flaw or release.mechanism == "none" for release in releases)
     if len({release.what for release in releases}) > 1 and privacy is not None and not is_flawed:
         simulated = any(release.simulated for release in releases)
@@ -111,24 +83,16 @@ def describe_privacy(
             f"{privacy.epsilon:g}, delta {privacy.delta:g}){conditions_of(privacy)}, by exact "
             "composition"
         )
-    return lines if total is None else [*lines, total.describe()]
+    return lines
 
 
-def describe_all(
-    heads: Sequence[ReleasedHead],
-    scoring: Scoring,
-    total: PrivacySpent | None = None,
-    besides: str = "",
-) -> list[str]:
+def describe_all(heads: Sequence[ReleasedHead], scoring: Scoring, besides: str = "") -> list[str]:
     """Return the sentences about clients that send releases, no model, and what is ``besides``."""
     kinds = list(dict.fromkeys(head.release.what for head in heads)) or [scoring.scorer.what]
     sent = f"one release of {' and one of '.join(kinds)}{_describe_total(heads, scoring)}"
-    secure = scoring.privacy.secure
-    if secure and secure.attempts > 1:
-        sent += f", each sum in up to {secure.attempts} attempts"
     rest = f"; {besides}" if besides else ""
     return [
-        *describe_privacy(heads, total, scoring.privacy),
+        *describe_privacy(heads, scoring.privacy),
         f"all that leaves a client: {sent}; and the number of its records, which counts as public"
         f"{rest}. No model update and no loss is sent",
     ]
@@ -172,7 +136,7 @@ def most_noise(heads: Sequence[ReleasedHead]) -> list[Release]:
     return list(kinds.values())
 
 
-def _describe(release: Release, has_pins: bool) -> str:
+def _describe(release: Release) -> str:
     is_sum = release.summands > 1
     subject = f"each client's release ({release.what})"
     if is_sum:
@@ -201,12 +165,7 @@ def _describe(release: Release, has_pins: bool) -> str:
         return f"simulated: {text}. {origin}{secret}"
     if not is_sum:
         return text
-    if has_pins:
-        return (
-            f"{text}; also against a server that breaks the protocol: the keys of all clients are "
-            "pinned"
-        )
     return (
-        f"{text}; ONLY against a server that keeps to the protocol: without pins it could sign for "
-        "the clients (fedaux-pl sites pin)"
+        f"{text}; also against a server that breaks the protocol: the keys of all clients are "
+        "pinned"
     )

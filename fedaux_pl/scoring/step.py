@@ -24,7 +24,7 @@ class Step:
     Attributes:
         scoring: The options, with the scorer of this release.
         name: ``scores``, ``statistics``, ``counts`` or ``gradient``.
-        share: The share of the budget that each attempt has, as in ``Privacy.cost``.
+        share: Its share of the budget, as in ``Privacy.cost``.
         summed: Whether the server gets the sum over clients alone.
 
     Examples:
@@ -64,11 +64,6 @@ class Step:
         return options
 
     @property
-    def attempts(self) -> int:
-        """How often the budget pays for it."""
-        return self.secure.attempts if self.summed else 1
-
-    @property
     def sends(self) -> bool:
         """Whether the server sends tensors with it, which it computes from earlier releases."""
         return bool(self.scorer.sent_shapes(1, 1))  # at any sizes
@@ -83,7 +78,7 @@ class Step:
     def settings(self) -> dict[str, Any]:
         """Return all that determines the release but data, as plain values.
 
-        They are part of the keys of ledgers and caches: never rename, reorder or remove one.
+        Earlier releases are found by this text: never rename, reorder or remove one.
         """
         settings: dict[str, Any] = {}
         if self.summed or self.share != 1:

@@ -10,19 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedaux_pl.sites.ledger import Ledger, PrivacySpent
     from fedaux_pl.sites.site import Site
     from fedaux_pl.sites.site_clients import SiteClients, connect
     from fedaux_pl.sites.site_settings import Limits, Sites
 
 _FILES = {
+    "Ledger": "ledger",
     "Limits": "site_settings",
+    "PrivacySpent": "ledger",
     "Site": "site",
     "SiteClients": "site_clients",
     "Sites": "site_settings",
     "connect": "site_clients",
 }
 
-__all__ = ["Limits", "Site", "SiteClients", "Sites", "connect"]
+__all__ = ["Ledger", "Limits", "PrivacySpent", "Site", "SiteClients", "Sites", "connect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from fedaux_pl.data import Source
 from fedaux_pl.data.fingerprints import machine_key, record_digests
 from fedaux_pl.errors import PrivacyError, counted
-from fedaux_pl.scoring import Ledger
+from fedaux_pl.sites.ledger import Ledger
 
 
 def check_pixels(source: Source, parts: Sequence[str], ledger: Ledger) -> None:

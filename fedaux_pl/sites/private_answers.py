@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedaux_pl.data import Examples
-from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, ledger_digests, machine_key
+from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key
 from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import Inputs, keep_in_host
@@ -18,9 +18,10 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.scoring import Ledger, Privacy
-from fedaux_pl.scoring.budget import Budget, NewRelease, ReleaseKey
+from fedaux_pl.scoring import Privacy
 from fedaux_pl.scoring.release import VERSION
+from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
+from fedaux_pl.sites.ledger import Ledger, ledger_digests
 from fedaux_pl.sites.site_settings import Limits
 
 

@@ -104,8 +104,7 @@ less noise. For methods that release class statistics, such as FedClassMeans.
                 under model.algorithm.init_args
      site:      --epsilon_limit_alone EPSILON in 4: what its own noise alone may cost
    Each site compares these pins with the other sites, by phone say: whoever passes them on could
-   put in keys of its own. Without pins the sum is protected only from a server that looks and
-   does not act."""
+   put in keys of its own and read every vector."""
 
 PINNED = """\
   {name}: {pin}

@@ -21,8 +21,8 @@ Why one vector tells nothing: the masks of the honest sites are uniform among th
 zero, so the masked vectors are uniform given their sum. The hash of all key messages is in every
 mask: sites that were shown different lists have masks that do not cancel.
 
-Pins say which signing key belongs to which site. Without them a server that acts can sign in the
-name of every site and read all vectors; one that only looks cannot.
+Pins say which signing key belongs to which site. Without them a server could sign in the name of
+every site and read all vectors.
 """
 
 import hashlib
@@ -153,7 +153,7 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
         is_hex = re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name])  # one spelling a key
         expect(is_hex is not None, f"{name} of {keys.name} must be {digits} hex digits")
     expect(
-        not pins or pins.get(keys.name) == keys.signer,
+        pins.get(keys.name) == keys.signer,
         f"{keys.name} signs with {keys.signer}, but pins has {pins.get(keys.name, 'none')}: "
         "compare what fedaux-pl sites pin prints there, not over the server",
     )
@@ -170,8 +170,8 @@ def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, 
 class Member:
     """One site with its signing key in secure sums, attempt by attempt.
 
-    All sites have agreed on ``pins``, one of each site; a run may have none. Up to ``colluders``
-    sites may show the server their masks and noise.
+    All sites have agreed on ``pins``, one of each site. Up to ``colluders`` sites may show the
+    server their masks and noise.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Member:
                 )
         if len(set(pins.values())) < len(pins):  # its owner would count as one colluder
             raise ConfigurationError("two sites have the same pin: each needs a key of its own")
-        if pins and pins.get(name) != pin(key):
+        if pins.get(name) != pin(key):
             raise ConfigurationError(
                 f"pins has {pins.get(name, 'none')} for {name}, whose key is {pin(key)}: let all "
                 f"sites write '{name}: {pin(key)}' to the pins of the shared configuration"

@@ -42,7 +42,6 @@ class Collector:
     step: Step
     groups: Mapping[str, Sequence[str]]
     data: FederatedDataModule
-    attempts: int = 0  # of all sums so far
     _number: int = 0  # of the last attempt
 
     @property
@@ -88,19 +87,18 @@ class Collector:
     def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum of their vectors of this length.
 
-        Raise a ConfigurationError if the attempts that the budget pays for have failed.
+        Raise a ConfigurationError if sites have sent their vectors in vain: the budget pays for one
+        attempt.
         """
         start = time.monotonic()
         path = state_folder() / "secure_sums" / f"{digest}.json"
         attempt = _read_attempt(path)
         is_new = False  # an attempt of an earlier run is paid for already
-        lost = 0  # attempts that sites have paid for
         while True:
             if attempt is None:
                 is_new = True
                 attempt = self._collect_keys(digest, names)
                 write_json_atomically(path, attempt)
-            self.attempts += 1
             joined = sorted(attempt["keys"])
             answers, refusals = self._collect_masked(digest, attempt, length)
             try:
@@ -109,30 +107,27 @@ class Collector:
             except RefusalError as error:
                 reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-            tell(f"secure sum, attempt {self.attempts} failed: {reason}")
+            tell(f"a secure sum failed: {reason}")
             if not is_new and any(error.code in _LATER for error in refusals.values()):
                 raise ConfigurationError(
                     f"an earlier run began this secure sum with sites that are absent ({reason}): "
-                    f"start them, or delete {path}, which costs the others one more attempt"
+                    f"start them, or delete {path}, which costs the others their epsilon again"
+                )
+            if is_new and answers:  # without answers nothing was spent
+                raise ConfigurationError(
+                    f"the secure sum failed, which cost {', '.join(sorted(answers))} their epsilon "
+                    f"({reason}): start the run again once these sites allow to spend it a second "
+                    "time, by a higher --epsilon_limit"
                 )
             names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
             self.check(names, reason)
-            if is_new and answers:  # without answers nothing was spent
-                lost += 1
-            if lost >= self.step.secure.attempts:
-                raise ConfigurationError(
-                    f"the secure sum failed in {lost} of {self.step.secure.attempts} attempts, "
-                    f"which cost the sites their budget ({reason}): agree on more "
-                    "privacy.secure.attempts in run.yaml (each has its part of epsilon), or on a "
-                    "higher --epsilon_limit"
-                )
             attempt = None
             time.sleep(_RETRY)
         seconds = time.monotonic() - start
         megabytes = 8 * length * len(answers) / 1e6
         tell(
-            f"secure sum over {', '.join(joined)}: {length:,} numbers, attempt "
-            f"{self.attempts}, {megabytes:.2f} MB, {seconds:.1f} s"
+            f"secure sum over {', '.join(joined)}: {length:,} numbers, {megabytes:.2f} MB, "
+            f"{seconds:.1f} s"
         )
         return joined, total
 
@@ -214,5 +209,5 @@ def _read_attempt(path: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} is damaged ({type(error).__name__}): restore it, or delete it, which costs "
-            "sites that have sent their vectors one more attempt"
+            "sites that have sent their vectors their epsilon again"
         ) from error

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data.cache import tensor_digest
+from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
@@ -20,13 +21,14 @@ from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, of_head
-from fedaux_pl.scoring import Ledger, Privacy, PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.budget import Budget, ReleaseKey
+from fedaux_pl.scoring import Privacy, PublicMap, Step
 from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.released_heads import release_once
+from fedaux_pl.scoring.released_heads import pack, unpack
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.ledger import Ledger, ledger_digests
 from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.site_evaluation import SiteEvaluation
@@ -97,8 +99,10 @@ class Site(Role):
         self.privacy = privacy
         self.budget = Budget(None, {}, privacy.delta, limits.epsilons(privacy), limits.allow_new_h0)
         if self.algorithm.secret_noise:  # not in a rehearsal
-            self.budget.ledger = Ledger(data.key_id, origin=self.origin)
-            self.budget.digests = {0: data.record_digests(0)}
+            key = machine_key()
+            self.budget.ledger = Ledger(key_id(key), origin=self.origin)
+            records = data.client(0)
+            self.budget.digests = {0: ledger_digests(records.inputs, records.targets, key)}
         self.sums: SiteSums | None = None
         if any(step.summed for step in federation.plan.values()):
             from fedaux_pl.sites import site_sums
@@ -141,7 +145,7 @@ class Site(Role):
         }
         parts = [part for part, may in may_release.items() if may]
         data = self.federation.data
-        check_pixels(data.private, parts, Ledger(data.key_id))
+        check_pixels(data.private, parts, Ledger(key_id(machine_key())))
 
     def _note_updates(self) -> None:
         """Say what the records have cost if the ledger has model updates of version 1.0."""
@@ -268,13 +272,15 @@ class Site(Role):
             guarantee = "the number of its records: nothing else has left"
             return {"size": size}, wire.write_tensors({}), guarantee
 
-        def release() -> list[ReleasedHead]:
+        def release() -> NewRelease:
             extractor = create_extractor(federation.students[name], h0)
             head = self.clients.release(client, step, extractor, negatives, public_map)
-            return [replace(head, client=0)]  # a site does not choose its number
+            # a site does not choose its number
+            return pack([replace(head, client=0)]), {0: head.release}
 
         planned = step.cost(step.scoring.sensitivity(size, count), simulated=False)
-        [head], total = release_once(self.budget, key, step, release, planned=planned)
+        tensors, total = self.budget.release_once(key, release, planned)
+        [head] = unpack(tensors, step)
         step.check_release(head, size, count)
         cost = head.release
         fields = {

@@ -21,13 +21,15 @@ from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import pl
-from fedaux_pl.models import backbone_state, of_head
+from fedaux_pl.models import backbone_state, complete_options, of_head
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.guarantee import Guarantee
+from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.release import clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.codes import FINAL, REPEATED
 from fedaux_pl.sites.final_model import send_final_models
+from fedaux_pl.sites.first_results import FirstResults, first_results_folder
 from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_settings import ASKED, Sites, adapt, agreement
@@ -78,6 +80,14 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             f"data.holds: got {data.holds}; expected public at the server of sites: set it there "
             "(fedaux-pl sites init writes it to sites.yaml)"
         )
+    scoring = federation.algorithm.scoring
+    secure = None if scoring is None else scoring.privacy.secure
+    unpinned = [] if secure is None else [name for name in sites.names if name not in secure.pins]
+    if unpinned:
+        raise ConfigurationError(
+            f"privacy.secure.pins has no pin of {', '.join(unpinned)}: let each site run fedaux-pl "
+            "sites pin, and write its line to the run.yaml that all share"
+        )
     adapt(federation, sites.rehearsal)
     data.site_names = list(sites.names)
 
@@ -116,6 +126,8 @@ class SiteServer(Role):
             told = "if it allows it: its vote by validation data of its own"
             unprotected.append(Guarantee(told))
             notes.append("NOT private: the votes of sites by validation data of their own")
+        if federation.algorithm.secret_noise:
+            self.kept = first_results_folder()
         self.privacy_notes = notes
         self.unprotected = unprotected
 
@@ -167,8 +179,18 @@ class SiteClients:
         self.settings = clients.settings
         self.round_metrics: dict[str, float] = {}
         self.sum_metrics: dict[str, float] = defaultdict(float)  # of secure sums
+        students = federation.students
+        options = {name: complete_options(name, **students.options_of(name)) for name in students}
+        self._first_results = FirstResults(context, options)
+        self._negatives: dict[str, torch.Tensor] = {}  # h_0(x) on D^-, as it was first sent
         # by kind of request, the codes of sites that did not answer the last one
         self._refusals: dict[str, dict[str, str]] = defaultdict(dict)
+
+    def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
+        """Return the step with the classifier that this machine has first sent."""
+        if not step.sends or not self.federation.algorithm.secret_noise:
+            return step
+        return self._first_results.settle(step, clients, first)
 
     def prepare(
         self,
@@ -179,6 +201,9 @@ class SiteClients:
     ) -> list[ReleasedHead]:
         """Algorithm 1: let each site release a vector once; later it returns the stored one."""
         architectures = self.context.architectures
+        is_first = step.name == first_step(self.federation.plan).name
+        if is_first and self.federation.algorithm.secret_noise:
+            maps = self._first_maps(step, features, maps)
         names = {architectures[client] for client in clients}
         questions = {name: self._question(step, features, maps[name], name) for name in names}
         if not step.summed:
@@ -200,9 +225,19 @@ class SiteClients:
         joined = clients_of(sums)
         for client in clients:
             self.requests.status.change(self.sites.names[client], in_sum=client in joined)
-        self.sum_metrics["secure_sum/attempts"] += collector.attempts
         self.sum_metrics["secure_sum/seconds"] += time.monotonic() - start
         return sums
+
+    def _first_maps(
+        self, step: Step, features: ServerFeatures, maps: Mapping[str, PublicMap]
+    ) -> dict[str, PublicMap]:
+        """Return the maps that were first sent, and keep the negatives that were sent with them."""
+        first = {}
+        for name, fitted in maps.items():
+            first[name], negatives = self._first_results.public_map(step, features, name, fitted)
+            if negatives is not None:
+                self._negatives[name] = negatives
+        return first
 
     def _question(
         self, step: Step, features: ServerFeatures, public_map: PublicMap, name: str
@@ -221,8 +256,11 @@ class SiteClients:
             "step": step.name,
         }
         if scorer.uses_negatives:
-            tensors["negatives"] = features.negatives(name)
-            fields["negatives"] = len(tensors["negatives"])
+            negatives = self._negatives.get(name)
+            if negatives is None:
+                negatives = features.negatives(name)
+            tensors["negatives"] = negatives
+            fields["negatives"] = len(negatives)
         classes = len(self.context.data.classes)
         length = scorer.vector_length(public_map.row_length(h0), classes)
         like = {} if step.summed else {"weight": torch.empty(length, dtype=torch.double)}

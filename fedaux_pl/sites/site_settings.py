@@ -9,7 +9,7 @@ from typing import Any
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
-from fedaux_pl.scoring.budget import ALONE
+from fedaux_pl.sites.budget import ALONE
 from fedaux_pl.sites.names import check_names
 
 FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk

@@ -15,10 +15,10 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import create_extractor
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
-from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
 from fedaux_pl.scoring.plan import check_records, first_step
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
+from fedaux_pl.sites.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
 from fedaux_pl.sites.secure_sum import (
     MAX_ATTEMPT,
     MAX_SITES,
@@ -42,7 +42,6 @@ class Pending:
     client: int
     key: ReleaseKey
     integers: Tensor = field(init=False)  # the vector, before noise
-    attempts: int = 0  # for which noise was drawn
     sent: dict[int, Sent] = field(default_factory=dict)  # by the last attempt of a rehearsal
 
 
@@ -82,11 +81,11 @@ class SiteSums:
     def _cost_alone(self) -> float:
         """Return epsilon of all releases with all sites, by the noise of this site alone."""
         sites = max(self.federation.clients.values())
-        releases = []
         plan = self.federation.plan
-        for step in plan.values():
-            cost = step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
-            releases += [cost] * step.attempts
+        releases = [
+            step.cost(1.0, simulated=False, summands=sites if step.summed else 1)
+            for step in plan.values()
+        ]
         delta = first_step(plan).scoring.privacy.delta
         epsilon, _ = spent(releases, delta, alone=True)
         return 1.001 * epsilon  # so that the printed number, rounded, is not below it
@@ -156,11 +155,8 @@ class SiteSums:
         attempt = Attempt(pending.digest, number, session.transcript, names)
 
         def mask() -> NewRelease:
-            pending.attempts += 1
             integers = pending.integers
-            noise = self.clients.noise_bytes(
-                pending.client, secure_sum.step, integers, pending.attempts
-            )
+            noise = self.clients.noise_bytes(pending.client, secure_sum.step, integers)
             return {"masked": session.mask(secure_sum.add_noise(integers, noise))}, {0: cost}
 
         key = replace(pending.key, attempt=attempt)

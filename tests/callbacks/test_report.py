@@ -387,16 +387,15 @@ WOULD_BE = "each client's release (its scoring head) would be (epsilon 0.5, delt
             {"epsilon": 0.5, "secret": True},
             [
                 "each client's release (its scoring head) is (epsilon 0.5, delta 1e-05)-private",
-                "has at most 1 release about a record of these",
+                "every run costs (epsilon 0.5, delta 1e-05) again, and nothing adds runs up",
             ],
         ),
         ({"mechanism": "classical"}, ["classical Gaussian mechanism"]),
         ({"norm_bound": "private"}, ["but is not: the norm bound is the largest of private data"]),
     ],
 )
-def test_what_is_private_and_what_is_not(tmp_path_factory, monkeypatch, options, says):
+def test_what_is_private_and_what_is_not(tmp_path_factory, options, says):
     root = tmp_path_factory.getbasetemp() / "privacy"  # h_0 is the same for all
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     federation = create(paper_fedaux(**options))
     fit(root, federation, 0)
     lines = federation.privacy()

@@ -14,7 +14,7 @@ from fedaux_pl.data.fingerprints import machine_key
 from fedaux_pl.data.input_checks import note
 from fedaux_pl.errors import DataError
 from fedaux_pl.names import readable
-from fedaux_pl.scoring import Ledger
+from fedaux_pl.sites.ledger import Ledger
 
 CLASSES = (b"caf\xe9", "thé".encode())
 

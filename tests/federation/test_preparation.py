@@ -1,7 +1,5 @@
 """The cache of the preparation is used by runs with the same settings only; scores."""
 
-import fcntl
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -14,13 +12,12 @@ from fedaux_pl.data.input_checks import note
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.preparation import Preparation, describe_model
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.functional import derive_seed, shrink_to_mean
 from fedaux_pl.models import complete_options, create_model
 from fedaux_pl.scoring import (
     Centered,
-    Ledger,
     Logistic,
     Mean,
     Privacy,
@@ -28,7 +25,6 @@ from fedaux_pl.scoring import (
     Standardized,
     Step,
     Whitened,
-    spent,
 )
 from fedaux_pl.scoring.released_heads import pack, unpack
 from tests.federations import (
@@ -159,18 +155,11 @@ def test_the_architecture_of_each_client_matters(tmp_path, counted):
         assert [len(head.weight) for head in federation.heads] == dims
 
 
-@pytest.fixture
-def ledger(tmp_path, monkeypatch):
-    """An empty ledger, and the key of the machine."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state" / "fedaux_pl" / "ledger"
-
-
 def secret(**options):
     return create(paper_fedaux(secret=True, epsilon=1.0, **options))
 
 
-def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, ledger, monkeypatch):
+def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, monkeypatch):
     def refuse(model, inputs):
         raise PrivacyError("h_0 mixes records")
 
@@ -178,25 +167,20 @@ def test_secret_noise_needs_features_that_depend_on_one_record(tmp_path, ledger,
     fit(tmp_path, create(paper_fedaux()), 0)  # a simulation
     with pytest.raises(PrivacyError, match="h_0 mixes records"):
         fit(tmp_path, secret(), 0)
-    assert not list(ledger.glob("*.pt"))
 
 
-def test_secret_noise_is_released_once(tmp_path, counted, ledger):
-    """It differs in every release, so that a second release would be noticed."""
+def test_every_run_draws_secret_noise_anew_and_says_so(tmp_path, counted, capsys):
     first, second = secret(), secret()
     for federation in (first, second):
         fit(tmp_path, federation, 1)
-    assert counted.since() == (1, 1)
-    assert_same(weights(first), weights(second))
-    # in another folder, without the cache, with other test data: nothing new is released
-    elsewhere = secret()
-    fit(tmp_path / "elsewhere", elsewhere, 0, split(private=FewDigits(test=39)))
-    # h_0 is the first one: other threads would round it in another way, which is another release
-    assert counted.since() == (0, 0)
-    assert torch.equal(elsewhere.heads[0].weight, first.heads[0].weight)
-    assert len(list(ledger.glob("*.pt"))) == 1
-    assert first.total_cost.releases == elsewhere.total_cost.releases == 1
+    assert counted.since() == (1, 2)  # h_0 is in the cache
+    assert not torch.equal(first.heads[0].weight, second.heads[0].weight)
+    assert first.heads[0].release.is_private
     assert not files(tmp_path, "simulated-heads")
+    line = "every run costs (epsilon 1, delta 1e-05) again, and nothing adds runs up: real sites "
+    assert capsys.readouterr().out.count(line) == 2
+    assert any(text.startswith(line) for text in first.privacy())
+    assert not any(text.startswith(line) for text in run(tmp_path, paper_fedaux(), 0).privacy())
 
 
 class NeedsTensor(Mean):
@@ -206,125 +190,26 @@ class NeedsTensor(Mean):
         return {"center": torch.zeros(1)}
 
 
-def test_a_first_release_may_need_public_tensors(tmp_path, ledger):
+def test_a_first_release_may_need_public_tensors(tmp_path):
     fit(tmp_path, federation := secret(scorer=NeedsTensor()), 0)
-    assert federation.total_cost.releases == 1
+    assert len(federation.heads) == 3
 
 
-def test_a_seed_that_changes_no_client_needs_no_new_release(tmp_path, counted, ledger):
-    class Named(FewDigits):
-        def train(self):
-            own = torch.arange(self.sizes["train"]) % 3
-            return replace(super().train(), clients=own, client_names=("a", "b", "c"))
-
-    for seed in (0, 1):  # of the negatives, which this release does not use, and of batches
-        federation = secret(scorer=Mean(), norm_bound="unit")
-        fit(tmp_path, federation, 0, split(private=Named(), seed=seed))
-    assert (counted.since(), federation.total_cost.releases) == ((1, 1), 1)
-    fit(tmp_path, federation := secret(), 0, split(private=Named(), seed=1))
-    fit(tmp_path, federation := secret(), 0, split(private=Named()))  # other negatives
-    assert federation.total_cost.releases == 3
-
-
-def test_a_release_keeps_other_runs_out_of_the_ledger(tmp_path, monkeypatch, ledger):
-    """While it is read and added to, not while heads are computed."""
-    seen = []
-
-    def watch(owner, name):
-        call = getattr(owner, name)
-
-        def watched(*args, **kwargs):
-            with (ledger / "lock").open("ab") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    seen.append(name)
-                except BlockingIOError:
-                    seen.append(f"{name}, locked")
-            return call(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, watched)
-
-    watch(Ledger, "entries")
-    watch(LocalClients, "prepare")
-    watch(Ledger, "add")
-    fit(tmp_path, secret(), 0)
-    assert seen[:4] == ["entries, locked", "prepare", "entries, locked", "add, locked"]
-
-
-def test_the_release_of_a_faster_run_is_used(tmp_path, monkeypatch, ledger):
-    """Two runs compute the same release: the second drops its own heads."""
-    prepare, faster = LocalClients.prepare, secret()
-
-    def late(*args):
-        monkeypatch.setattr(LocalClients, "prepare", prepare)
-        fit(tmp_path / "faster", faster, 0)
-        return prepare(*args)
-
-    monkeypatch.setattr(LocalClients, "prepare", late)
-    fit(tmp_path, slower := secret(), 0)
-    for one, other in zip(faster.heads, slower.heads, strict=True):
-        assert torch.equal(one.weight, other.weight)
-    assert len(list(ledger.glob("*.pt"))) == slower.total_cost.releases == 1
-
-
-def test_releases_under_other_settings_are_added_up(tmp_path, ledger):
-    """Also if the records are split in another way, or one record is new."""
-    fit(tmp_path, secret(), 0)
-    fit(tmp_path, secret(scorer=Mean()), 0)
-    fit(tmp_path, secret(), 0, split(seed=1))
-    federation = secret()
-    fit(tmp_path, federation, 0, split(private=FewDigits(train=65)))
-    total = federation.total_cost
-    assert total.releases == 4
-    assert total.epsilon == pytest.approx(spent([federation.heads[0].release] * 4, 1e-5)[0])
-    assert any("at most 4 releases about a record" in line for line in federation.privacy())
-
-
-def test_a_release_about_relabeled_records_is_added_up(tmp_path, ledger):
-    """Also where the classes are in another order."""
-    names = [str(digit) for digit in range(10)]
-    for order in (names, names[::-1]):
-        fit(tmp_path, federation := secret(), 0, split(classes=order))
-    assert federation.total_cost.releases == 2
-
-
-def test_a_damaged_ledger_stops_the_release(tmp_path, counted, ledger):
-    fit(tmp_path, secret(), 0)
-    counted.since()
-    [path] = ledger.glob("*.pt")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(PrivacyError, match="its checksum does not match"):
-        fit(tmp_path, secret(), 0)
-    with pytest.raises(PrivacyError, match="nothing is released"):
-        fit(tmp_path, secret(scorer=Mean()), 0)
-    assert counted.since() == (0, 0)
-
-
-def test_a_ledger_that_cannot_be_written_stops_the_release(tmp_path, ledger):
-    ledger.parent.mkdir(parents=True)
-    ledger.write_text("in the way")
-    with pytest.raises(PrivacyError, match="cannot be locked"):
-        fit(tmp_path, secret(), 0)
-
-
-def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch, ledger):
+def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch):
     """A fix of the sensitivity must not praise what the code before it has released."""
-    for algorithm in (paper_fedaux(), paper_fedaux(secret=True)):
-        with monkeypatch.context() as patch:
-            patch.setattr(Logistic, "sensitivity", lambda self, n, m: 1e-3)
-            wrong = create(algorithm)
-            fit(tmp_path, wrong, 0)
-        with pytest.raises(PrivacyError, match=r"client 0 has noise .* made by other code"):
-            fit(tmp_path, create(algorithm), 0)
-        monkeypatch.setattr("fedaux_pl.scoring.scoring.VERSION", "next")
-        federation = create(algorithm)
-        fit(tmp_path, federation, 0)  # another version releases anew
-        assert federation.heads[0].release.sensitivity > wrong.heads[0].release.sensitivity
-        monkeypatch.undo()
-        monkeypatch.setenv("XDG_STATE_HOME", str(ledger.parent.parent))
+    with monkeypatch.context() as patch:
+        patch.setattr(Logistic, "sensitivity", lambda self, n, m: 1e-3)
+        wrong = create(paper_fedaux())
+        fit(tmp_path, wrong, 0)
+    with pytest.raises(PrivacyError, match=r"client 0 has noise .* made by other code"):
+        fit(tmp_path, create(paper_fedaux()), 0)
+    monkeypatch.setattr("fedaux_pl.scoring.scoring.VERSION", "next")
+    federation = create(paper_fedaux())
+    fit(tmp_path, federation, 0)  # another version releases anew
+    assert federation.heads[0].release.sensitivity > wrong.heads[0].release.sensitivity
 
 
-def test_nothing_on_disk_tells_the_secret_noise(tmp_path, ledger):
+def test_nothing_on_disk_tells_the_secret_noise(tmp_path):
     """What an attacker computes from the seed, the settings and all files is not the noise."""
     exact, hidden, seeded = create(paper_fedaux(epsilon=None)), secret(), create(paper_fedaux())
     for federation in (exact, hidden, seeded):
@@ -368,7 +253,7 @@ def test_a_replaced_record_changes_its_clients_release_alone(tmp_path):
         assert (0 < moved <= 2 / size) if head.client == owner else moved == 0
 
 
-def test_private_rows_among_the_auxiliary_data_are_no_secret(tmp_path, ledger, capsys):
+def test_private_rows_among_the_auxiliary_data_are_no_secret(tmp_path, capsys):
     class Shared(FewDigits):
         def auxiliary(self):
             return torch.cat([super().auxiliary(), self.train().inputs[:2]])
@@ -382,7 +267,6 @@ def test_private_rows_among_the_auxiliary_data_are_no_secret(tmp_path, ledger, c
     assert "the norm bound is the largest of private data" in line  # every flaw is told
     with pytest.raises(PrivacyError, match="2 auxiliary samples are private training samples too"):
         fit(tmp_path, secret(), 0, data)
-    assert not list(ledger.glob("*.pt"))
 
 
 ENCODER = {
@@ -444,15 +328,13 @@ def test_every_model_option_is_part_of_the_keys(name, option):
 
 def test_settings_of_layers_are_part_of_the_keys():
     """Such as the dropout of an encoder whose configuration is a file."""
-    context = MagicMock(seed=0)
-    preparation = Preparation(context, Pretraining(), {"resnet8": {}}, Path())
     torch.manual_seed(0)
     model = create_model("resnet8", 2, width=0.125)
-    before = preparation._describe("resnet8", model, head=False)
+    before = describe_model({}, model, head=False)
     model.head = torch.nn.Linear(model.feature_dim, 3)  # changes no features
-    assert preparation._describe("resnet8", model, head=False) == before
+    assert describe_model({}, model, head=False) == before
     model.normalize.mean += 0.1  # not in the state dict
-    assert preparation._describe("resnet8", model, head=False) != before
+    assert describe_model({}, model, head=False) != before
 
 
 def test_clients_draw_different_noise(tmp_path):

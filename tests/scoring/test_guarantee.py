@@ -1,7 +1,6 @@
 """The table of what leaves a client, its guarantee and its cost."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from fedaux_pl.scoring import (
     Logistic,
     Mean,
     Privacy,
-    PrivacySpent,
     SecureSums,
     Step,
     Whitened,
@@ -26,10 +24,10 @@ def release(scoring, seed=None):
     return Step(scoring).release(0, own, own, scoring.fit_map(own, own), seed)
 
 
-def tabulate(scoring, seed=None, total=None, **changes):
+def tabulate(scoring, seed=None, **changes):
     head = release(scoring, seed)
     head = replace(head, release=replace(head.release, **changes))
-    return tabulate_releases([head], scoring, scoring.feature_map, total)
+    return tabulate_releases([head], scoring, scoring.feature_map)
 
 
 def test_secret_noise_is_private_and_noise_from_a_seed_is_not():
@@ -56,36 +54,14 @@ def test_features_that_are_not_mapped_have_no_adjective():
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-@pytest.mark.parametrize("pins", [{}, {"a": "key"}])
-def test_a_sum_states_both_guarantees_and_its_conditions(simulated, pins):
-    privacy = Privacy(1.0, secure=SecureSums(attempts=2, pins=pins))
+def test_a_sum_states_both_guarantees_and_its_conditions(simulated):
+    privacy = Privacy(1.0, secure=SecureSums(pins={"a": "key"}))
     scoring = replace(paper_scoring(scorer=Mean()), privacy=privacy)
-    [row, together] = tabulate(scoring, summands=4, colluders=1, simulated=simulated)
-    assert row.sent.endswith(", in a sum over 4 clients, in up to 2 attempts")
+    [row] = tabulate(scoring, summands=4, colluders=1, simulated=simulated)
+    assert row.sent.endswith(", in a sum over 4 clients")
     assert "(1, 1e-05) if 3 of 4 clients are honest, (1, 1e-05) in any case" in row.cost
-    assert together.sent == "all releases of a client together"
-    assert together.cost.endswith("(1, 1e-05) if 3 of 4 clients are honest")
-    for each in (row, together):
-        assert each.cost.startswith("with secret noise") is simulated
-    if simulated:
-        expected = SIMULATED
-    elif pins:
-        expected = "private"
-    else:
-        expected = "private if the server keeps to the protocol (no pins)"
-    assert [row.guarantee, together.guarantee] == [expected] * 2
-
-
-def test_the_ledger_has_a_row_and_an_infinite_total_is_not_private():
-    for epsilon, updates, guarantee, cost in (
-        (2.4412, 0, "private", "(2.441, 1e-05)"),
-        (2.4412, 1, "private without dropout", "(2.441, 1e-05)"),
-        (float("inf"), 0, "NOT private", "unlimited"),
-    ):
-        total = PrivacySpent(5, epsilon, 1e-5, Path("ledger"), updates=updates)
-        last = tabulate(paper_scoring(), total=total)[-1]
-        assert "at most 5" in last.sent
-        assert (last.guarantee, last.cost) == (guarantee, cost)
+    assert row.cost.startswith("with secret noise") is simulated
+    assert row.guarantee == (SIMULATED if simulated else "private")
 
 
 def test_before_any_release():

@@ -273,7 +273,6 @@ def test_parts_of_the_classical_mechanism_cost_less():
     ("options", "message"),
     [
         ({"colluders": 0}, "colluders: got 0; expected to be at least 1"),
-        ({"attempts": 0}, "attempts: got 0; expected to be at least 1"),
         ({"count_share": 1.0}, "count_share: got 1.0; expected to lie strictly between 0 and 1"),
         ({"count_share": 0.0}, "count_share: got 0.0; expected to lie strictly between 0 and 1"),
     ],

@@ -1,13 +1,12 @@
 """The sentences of the log about privacy."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from fedaux_pl import FedAUXfdp
-from fedaux_pl.scoring import Logistic, Mean, Privacy, PrivacySpent, Step
+from fedaux_pl.scoring import Logistic, Mean, Privacy, Step
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from tests.paper import paper_scoring
 
@@ -59,15 +58,6 @@ def test_a_stored_release_that_was_not_rounded_is_not_called_private():
     assert unpack(pack([simulated]), Step(scoring))[0].release == simulated.release
 
 
-def test_the_total_of_the_ledger_follows_the_release():
-    total = PrivacySpent(5, 2.4412, 1e-5, Path("state/ledger"))
-    _, line = describe_privacy([release(0, paper_scoring())], total)
-    assert line == (
-        "the ledger state/ledger has at most 5 releases about a record of these data, in all "
-        "(epsilon 2.441, delta 1e-05)"
-    )
-
-
 SUM = "0.361 for the scores + 0.361 for the head = 0.721 at the same delta)"
 
 
@@ -104,5 +94,5 @@ def test_the_cost_of_several_releases_is_claimed_only_if_all_hold():
         first = release(0, scoring, seed=seed)
         changed = replace(first.release, what="something else", flaw=flaw)
         heads = [first, replace(first, release=changed)]
-        found = [line for line in describe_privacy(heads, None, scoring.privacy) if "cost" in line]
+        found = [line for line in describe_privacy(heads, scoring.privacy) if "cost" in line]
         assert [line.startswith(claim or "-") for line in found] == ([True] if claim else [])

@@ -38,10 +38,10 @@ def secure(summands=3, scorer=None, share=1.0, epsilon=EPSILON, **options):
     return SecureSum(Step(scoring, share=share, summed=True), K, CLASSES, summands)
 
 
-def parts(own, seed=0, attempt=1, rows=ROWS):
+def parts(own, seed=0, rows=ROWS):
     """What each client adds to the sum; all have the same rows."""
     integers = own.step.summable.integer_vector(rows, LABELS)
-    sources = (seeded_bytes(seed + i, own.step, integers, attempt) for i in range(own.summands))
+    sources = (seeded_bytes(seed + i, own.step, integers) for i in range(own.summands))
     return [own.add_noise(integers, read) for read in sources]
 
 
@@ -68,12 +68,11 @@ def test_the_noise_of_all_but_the_colluders_is_that_of_the_guarantee(summands, c
     assert (record.summands, record.colluders, record.is_private) == (summands, colluders, True)
 
 
-def test_seeded_noise_is_repeatable_and_fresh_in_every_attempt_and_release():
+def test_seeded_noise_is_repeatable_and_fresh_in_every_release():
     own = secure()
     draw = [part - own.step.summable.integer_vector(ROWS, LABELS) for part in parts(own)]
     assert torch.equal(torch.stack(parts(own)), torch.stack(parts(own)))
     others = [
-        parts(own, attempt=2)[0] - own.step.summable.integer_vector(ROWS, LABELS),
         parts(own, rows=-ROWS)[0] - own.step.summable.integer_vector(-ROWS, LABELS),
         parts(secure(epsilon=0.9))[0] - own.step.summable.integer_vector(ROWS, LABELS),
         draw[1],
@@ -126,7 +125,7 @@ def games(summands, silent):
         integers = own.step.summable.integer_vector(rows, LABELS)
         results.append(integers.double())
     difference = results[0] - results[1]
-    read = seeded_bytes(1, own.step, torch.zeros(1, dtype=torch.int64), 1)
+    read = seeded_bytes(1, own.step, torch.zeros(1, dtype=torch.int64))
     honest = summands - 1 - silent
     zeros = torch.zeros(2 * FEW * len(difference), dtype=torch.int64)
     noise = sum(own.add_noise(zeros, read).view(2, FEW, -1).double() for _ in range(honest))

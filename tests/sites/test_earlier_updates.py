@@ -8,8 +8,9 @@ import pytest
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.federation import LocalTraining, Pretraining
-from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, Whitened
+from fedaux_pl.scoring import ClassStatistics, Privacy, Whitened
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.ledger import Ledger
 from tests.federations import create, split
 from tests.sites import loopback
 

@@ -8,8 +8,9 @@ from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data import InMemory
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring import Ledger, Privacy, Whitened
+from fedaux_pl.scoring import Privacy, Whitened
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.ledger import Ledger
 from tests.federations import create, split
 from tests.sites.loopback import fit, prepare
 

@@ -19,11 +19,12 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.scoring import Ledger, Logistic, Mean, Privacy, Whitened
+from fedaux_pl.scoring import Logistic, Mean, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.journal import Journal
+from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.wire import (
     Message,
     RefusalError,
@@ -581,7 +582,7 @@ def test_a_full_disk_releases_nothing(tmp_path, ledger, monkeypatch, capsys):
 
     def on_a_full_disk(_, request):
         with monkeypatch.context() as patch:
-            patch.setattr("fedaux_pl.scoring.ledger.write_atomically", full)
+            patch.setattr("fedaux_pl.sites.ledger.write_atomically", full)
             return answer(request)
 
     hub.faults["site-1"] = on_a_full_disk

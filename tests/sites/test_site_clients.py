@@ -21,7 +21,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import Privacy, SecureSums, Whitened
 from fedaux_pl.sites import Limits, Sites
 from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.wire import Message
@@ -269,7 +269,13 @@ WRONG = {
         "keeps nothing between rounds",
     ),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
-    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map, rel"),
+    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map and rel"),
+    "pins": (
+        {},
+        {},
+        {"algorithm": FedClassMeans(privacy=Privacy(1.0, secure=SecureSums(pins={"a": "key"})))},
+        "privacy.secure.pins has no pin of b, c: let each site run fedaux-pl sites pin",
+    ),
 }
 
 

@@ -17,8 +17,9 @@ from fedaux_pl.engine import predict_logits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.models import ResNet8
-from fedaux_pl.scoring import ClassStatistics, Ledger
+from fedaux_pl.scoring import ClassStatistics
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.site_evaluation import read_metrics
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError, read_basis
@@ -262,7 +263,7 @@ def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger, m
     # with another key on disk, an entry still names the key of its digests
     key, state = machine_key(), tmp_path / "state" / "fedaux_pl"
     shutil.rmtree(state / "ledger")
-    monkeypatch.setattr("fedaux_pl.scoring.ledger._SEEN", {})  # this process had entries there
+    monkeypatch.setattr("fedaux_pl.sites.ledger._SEEN", {})  # this process had entries there
     (state / KEY_FILE).write_bytes(bytes(len(key)))
     answers.release("right", lambda: right, 1.0, received, 1)
     assert len(Ledger(key_id(key)).entries()) == 1

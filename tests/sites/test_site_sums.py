@@ -14,9 +14,10 @@ from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import ClassStatistics, Ledger, Privacy, SecureSums, Whitened, spent
+from fedaux_pl.scoring import ClassStatistics, Privacy, SecureSums, Whitened, spent
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
+from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.secure_sum import pin, signing_key
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, write_tensors
@@ -98,7 +99,6 @@ def test_the_server_gets_one_sum_and_each_site_pays_once(tmp_path, capsys):
     assert "if at least 3 of them add their noise" in lines
     assert "also against a server that breaks the protocol" in lines
     assert "in the secure sum" in describe_status(tmp_path / "server")
-    assert federation.history[0]["secure_sum/attempts"] == 2
     assert "secure sum over site-0, site-1, site-2, site-3: 60 numbers" in capsys.readouterr().out
 
 
@@ -110,16 +110,11 @@ def test_the_status_has_the_sums_of_all_architectures(tmp_path):
     assert shown.count("; in the secure sum") == 6
 
 
-def test_without_pins_the_lines_say_against_whom_it_protects(tmp_path):
-    federation = run(tmp_path, *sites(tmp_path, clients=3, pins={})[:2])
-    assert "ONLY against a server that keeps to the protocol" in " ".join(federation.privacy())
-
-
-def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
-    """With one attempt the run ends; a second sum about the same data is above the budget."""
+def test_a_site_that_drops_out_costs_the_others_their_epsilon(tmp_path):
+    """The run ends; a second sum about the same data is above the budget."""
     federation, data, hub = sites(tmp_path)
     hub.faults["site-3"] = at("masked", lambda answer, request: None)
-    with pytest.raises(ConfigurationError, match=r"agree on more privacy\.secure\.attempts"):
+    with pytest.raises(ConfigurationError, match="cost site-0, site-1, site-2 their epsilon"):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
     # a server that pretends a dropout, and asks again
@@ -133,27 +128,6 @@ def test_a_site_that_drops_out_costs_the_others_an_attempt(tmp_path, capsys):
     limits = Limits(epsilon_limit=1.5, epsilon_limit_alone=5.0)
     assert run(tmp_path, *sites(tmp_path, limits=limits)[:2]).heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 7
-
-
-def test_attempts_that_are_paid_in_advance(tmp_path):
-    federation, data, hub = sites(tmp_path, attempts=2)
-    seen = []
-
-    def away(answer, request):
-        seen.append(request.fields["kind"])
-        if "masked" in seen:  # from then on
-            hub.away.add("site-3")
-            return None
-        return answer(request)
-
-    hub.faults["site-3"] = away
-    run(tmp_path, federation, data)
-    assert [head.clients for head in federation.heads] == [(0, 1, 2)]
-    by_site = [entry.releases[0] for entry in entries()]
-    assert [record.summands for record in by_site] == [4, 4, 4, 3, 3, 3]
-    assert spent([by_site[0], by_site[3]], 1e-5)[0] <= 1.0
-    said = "which is (epsilon 1, delta 1e-05)-private under the conditions of the sum, each sum in "
-    assert f"{said}up to 2 attempts; and the number" in " ".join(federation.privacy())
 
 
 def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
@@ -339,10 +313,11 @@ def test_the_budget_is_checked_before_noise_is_drawn(tmp_path, monkeypatch):
 
 def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
     """The counts of FedAUX, after the sum."""
+    pins = {name: pin(signing_key(name)) for name in NAMES[:3]}
     method = FedAUX(
         scorer=ClassStatistics(releases=1),
         feature_map=Whitened(dimensions=4, whitening=0.5),
-        privacy=Privacy(1.0, secure=SecureSums(count_share=0.2)),
+        privacy=Privacy(1.0, secure=SecureSums(count_share=0.2, pins=pins)),
     )
     federated, options = images(method, {"resnet8": 3}), {"rehearsal": False}
     with pytest.raises(ConfigurationError, match=r"with all sites it costs 1\.384,"):
@@ -411,7 +386,9 @@ def test_records_of_all_sites_are_counted_before_anybody_pays(tmp_path, monkeypa
 
 def test_what_cannot_be_is_refused_at_the_start(tmp_path):
     with pytest.raises(ConfigurationError, match=r"pins has .* for site-0, whose key is"):
-        sites(tmp_path, pins={"site-0": pin(signing_key("site-1"))})
+        sites(tmp_path, pins={name: pin(signing_key(f"other-{name}")) for name in NAMES})
+    with pytest.raises(ConfigurationError, match="pins has none for site-0, whose key is"):
+        sites(tmp_path, pins={})
     federation, data, _ = sites(tmp_path, epsilon=None)
     with pytest.raises(ConfigurationError, match=r"sites refuse \(site-0: budget"):
         run(tmp_path, federation, data)

@@ -17,9 +17,9 @@ import torch
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.files import NameTakenError
-from fedaux_pl.scoring import Ledger, Privacy, spent
-from fedaux_pl.scoring.ledger import Entry, PrivacySpent, _checksum
+from fedaux_pl.scoring import Privacy, spent
 from fedaux_pl.scoring.release import Release
+from fedaux_pl.sites.ledger import Entry, Ledger, PrivacySpent, _checksum
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}
 SOUND = Privacy(1.0, 1e-5).cost(0.1)
@@ -51,8 +51,8 @@ def test_entries_come_back_as_they_were_added(ledger):
 
 
 def test_an_entry_says_when_and_for_whom_it_was_made(ledger, monkeypatch):
-    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.time", lambda: 1e9)
-    monkeypatch.setattr("fedaux_pl.scoring.ledger.time.localtime", time.gmtime)
+    monkeypatch.setattr("fedaux_pl.sites.ledger.time.time", lambda: 1e9)
+    monkeypatch.setattr("fedaux_pl.sites.ledger.time.localtime", time.gmtime)
     ledger.add(entry())
     Ledger("key", ledger.folder, origin="server a:1").add(entry())
     content = torch.load(io.BytesIO((ledger.folder / "000001.pt").read_bytes()[64:]))
@@ -180,7 +180,7 @@ def test_an_entry_whose_records_are_in_a_replaced_one_stops_the_release(ledger, 
     (ledger.folder / "000001.pt").write_bytes(other)
     with pytest.raises(PrivacyError, match=r"000001.pt: it was replaced .* nothing is released"):
         ledger.entries()
-    monkeypatch.setattr("fedaux_pl.scoring.ledger._SEEN", {})  # another process
+    monkeypatch.setattr("fedaux_pl.sites.ledger._SEEN", {})  # another process
     with pytest.raises(PrivacyError, match=r"000002.pt: an earlier entry .* nothing is released"):
         ledger.entries()
 
@@ -282,7 +282,7 @@ def test_a_process_does_not_forget_what_it_has_released(tmp_path, deleted):
 
 def test_an_entry_that_was_read_must_stay_as_well(ledger, monkeypatch):
     ledger.add(entry())
-    monkeypatch.setattr("fedaux_pl.scoring.ledger._SEEN", {})  # another process
+    monkeypatch.setattr("fedaux_pl.sites.ledger._SEEN", {})  # another process
     assert len(ledger.entries()) == 1
     shutil.rmtree(ledger.folder)
     with pytest.raises(PrivacyError, match=r"000001.pt is missing"):
@@ -305,7 +305,7 @@ def test_a_run_that_waits_for_the_ledger_says_so(ledger, monkeypatch):
         said.append(text)
         release.set()
 
-    monkeypatch.setattr("fedaux_pl.scoring.ledger.print", say, raising=False)
+    monkeypatch.setattr("fedaux_pl.sites.ledger.print", say, raising=False)
     with ledger.locked():
         waiting = threading.Thread(target=lambda: ledger.locked().__enter__(), daemon=True)
         waiting.start()

@@ -1,8 +1,8 @@
-"""The ledger: an entry for every release with secret noise that was made on this machine.
+"""The ledger of a site: an entry for every release with secret noise of this machine.
 
 It stands in the state folder of the machine that holds the data. Each entry is one numbered file,
 written under a lock before the release leaves, and never changed. It holds what was released, so
-that a run with the same settings uses it again, and the keyed digests of the records that it is
+that a server with the same settings gets it again, and the keyed digests of the records that it is
 about, or their checksum if an earlier file has them. What several releases cost together is
 computed record by record, however these were split over clients. An entry that cannot be read or
 written stops the run, and so does one that this process has seen and that is there no more: with
@@ -28,6 +28,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedaux_pl.data.fingerprints import record_digests
+from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import NameTakenError, locked, state_folder, write_atomically
 from fedaux_pl.functional.privacy import Mechanism
@@ -274,6 +276,12 @@ class Ledger:
             f"the ledger of releases in {self.folder} cannot be {done} ({reason}), so nothing is "
             "released: make the folder readable and writable, or restore it from a backup"
         )
+
+
+def ledger_digests(inputs: Inputs, labels: Tensor, key: bytes) -> Digests:
+    """Return the digests of records with labels, then without: a label may be corrected."""
+    with_labels = record_digests(inputs, labels, key)
+    return np.concatenate([with_labels, record_digests(inputs, None, key)])
 
 
 def _parse(content: bytes) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring import Ledger, Privacy
-from fedaux_pl.scoring.budget import ALONE, Attempt, Budget, ReleaseKey
-from fedaux_pl.scoring.ledger import Entry
+from fedaux_pl.scoring import Privacy
 from fedaux_pl.scoring.release import Release
+from fedaux_pl.sites.budget import ALONE, Attempt, Budget, ReleaseKey
+from fedaux_pl.sites.ledger import Entry, Ledger
 
 DIGESTS = {0: np.array([1, 2, 3], dtype=np.uint64)}
 COST = Privacy(epsilon=1.0).cost(1.0)
@@ -151,17 +151,6 @@ def test_a_budget_is_not_forgotten_with_its_folder(budget):
         budget.release_once(ReleaseKey("other"), lambda: pytest.fail("computed"), COST)
     with pytest.raises(PrivacyError, match=r"000001\.pt is missing"):
         budget.release_once(KEY, lambda: pytest.fail("computed"), COST)
-
-
-def test_a_restored_release_gets_an_entry_unless_its_tensors_have_one(budget):
-    with pytest.raises(AssertionError):  # limits need the cost
-        budget.release_once(KEY, lambda: of(1.0))
-    budget.limits = {}
-    for value, count in ((1.0, 1), (1.0, 1), (2.0, 2)):
-        restored = of(value)
-        tensors, total = budget.release_once(KEY, lambda: pytest.fail("new"), restored=restored)
-        assert tensors["weight"] == value
-        assert total.releases == len(budget.entries()) == count
 
 
 def test_a_rehearsal_has_no_entries_and_no_limits():

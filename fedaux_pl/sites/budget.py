@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import NameTakenError
-from fedaux_pl.processes import Processes
-from fedaux_pl.scoring.ledger import Digests, Entry, Ledger, PrivacySpent
-from fedaux_pl.scoring.release import Release, remaining_epsilon
+from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
+from fedaux_pl.functional.privacy import MIN_EPSILON
+from fedaux_pl.scoring.release import Release
+from fedaux_pl.sites.ledger import Digests, Entry, Ledger, PrivacySpent
 
 ALONE = "epsilon_limit_alone"
 """The option that limits what holds if secure sums protect nothing."""
@@ -81,7 +81,6 @@ class Budget:
         delta: The delta of the limits and of the total.
         limits: The largest epsilon of all releases about a record, by the option that states it.
         allow_new_h0: Whether a release is allowed if the server has sent other tensors before.
-        processes: The processes of the run. Only the first one reads and writes the ledger.
     """
 
     ledger: Ledger | None
@@ -89,14 +88,12 @@ class Budget:
     delta: float
     limits: Mapping[str, float] = field(default_factory=dict)
     allow_new_h0: bool = False
-    processes: Processes = field(default_factory=Processes)
 
     def release_once(
         self,
         key: ReleaseKey,
         release: Callable[[], NewRelease],
-        planned: Release | None = None,
-        restored: NewRelease | None = None,
+        planned: Release,
     ) -> tuple[Mapping[str, Tensor], PrivacySpent | None]:
         """Return the tensors of the entry with this key, or new ones with an entry; and the total.
 
@@ -106,53 +103,40 @@ class Budget:
 
         Args:
             key: What determines the release.
-            release: Computes it, in all processes together.
-            planned: What it will cost; None without limits.
-            restored: What was released before, such as the heads of a checkpoint. It gets an entry
-                if the ledger does not have the same tensors.
+            release: Computes it.
+            planned: What it will cost.
         """
         ledger = self.ledger
         if ledger is None:
             return release()[0], None
 
-        def is_same(entry: Entry) -> bool:
-            if restored is None:
-                return entry.key == str(key)
-            return _equal(entry.heads, restored[0])
-
         def settle(new: NewRelease | None) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
             with ledger.locked():
                 while True:
                     try:
-                        return self._find_or_add(ledger, key, planned, new, is_same)
+                        return self._find_or_add(ledger, key, planned, new)
                     except NameTakenError:
                         continue  # read again: a process that the lock does not exclude was faster
 
-        processes = self.processes
-        settled = processes.broadcast(settle(restored) if processes.first else None)
-        if settled is None:
-            new = release()
-            settled = processes.broadcast(settle(new) if processes.first else None)
-            assert settled is not None  # noqa: S101 - for mypy
+        settled = settle(None) or settle(release())
+        assert settled is not None  # noqa: S101 - for mypy
         return settled
 
     def _find_or_add(
         self,
         ledger: Ledger,
         key: ReleaseKey,
-        planned: Release | None,
+        planned: Release,
         new: NewRelease | None,
-        is_same: Callable[[Entry], bool],
     ) -> tuple[Mapping[str, Tensor], PrivacySpent] | None:
         """Return the tensors of an entry and the total; None if there is neither it nor ``new``.
 
         Raises a NameTakenError if another process has added an entry since this one has read them.
         """
         entries = ledger.entries()
-        known = next((entry for entry in reversed(entries) if is_same(entry)), None)
+        known = next((entry for entry in reversed(entries) if entry.key == str(key)), None)
         if known is None:
             if self.limits:
-                assert planned is not None  # noqa: S101 - limits hold for every release
                 self._check(ledger, entries, key, planned)
             if new is None:
                 return None
@@ -222,5 +206,17 @@ class Budget:
             raise PrivacyError(reason)
 
 
-def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+def remaining_epsilon(limit: float, epsilon: float, delta: float) -> float:
+    """Return what one more Gaussian release may cost within a limit, of which epsilon is spent.
+
+    mu^2 adds up, so the rest is more than limit - epsilon.
+
+    Examples:
+        >>> round(remaining_epsilon(limit=1.0, epsilon=0.8, delta=1e-5), 3)
+        0.549
+    """
+    if epsilon >= limit:
+        return 0.0
+    whole, used = (gaussian_sigma(max(e, MIN_EPSILON), delta, 1.0) for e in (limit, epsilon))
+    squared = whole**-2 - used**-2
+    return gaussian_epsilon(delta, squared**-0.5) if squared > 0 else 0.0

@@ -67,8 +67,7 @@ def test_the_command_line_prints_one_line(capsys):
 
 
 def test_a_removed_option_of_site_gives_its_line(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["site", "--vote_epsilon=0.5"])
+    assert main(["site", "--vote_epsilon=0.5"]) != 0
     assert explain("vote_epsilon") in capsys.readouterr().err
 
 

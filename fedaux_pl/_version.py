@@ -1,3 +1,3 @@
 """The version, readable without importing torch."""
 
-__version__ = "1.0.0"
+__version__ = "2.0.0.dev0"

@@ -18,8 +18,8 @@ from fedaux_pl.files import write_atomically
 from fedaux_pl.lightning import TorchCheckpointIO, rank_zero_warn
 from fedaux_pl.tensor_files import load_tensor_file
 
-FORMAT = 6
-"""The format of a federation's checkpoints, since 0.10; others are refused."""
+FORMAT = 7
+"""The format of a federation's checkpoints, since 2.0; others are refused."""
 _ENTRIES: Mapping[str, type] = {"state_dict": Mapping, "hyper_parameters": Mapping}
 _FEDERATION: Mapping[str, type] = {
     **dict.fromkeys(("settings", "round", "h0", "site_sizes"), Mapping),
@@ -246,7 +246,7 @@ def check_format(content: Mapping[str, Any]) -> None:
             "one that `fedaux-pl fit` wrote"
         )
     if saved != FORMAT:
-        version = "0.9 or an earlier version" if saved < FORMAT else "a later version"
+        version = "1.0 or an earlier version" if saved < FORMAT else "a later version"
         raise ConfigurationError(
             f"the checkpoint was written by {version} (format {saved}; expected {FORMAT}): start "
             "anew without it, or use the version that wrote it"
@@ -255,7 +255,7 @@ def check_format(content: Mapping[str, Any]) -> None:
 
 def check_version(content: Mapping[str, Any]) -> None:
     """Warn if another minor version began the run."""
-    saved = content.get("version", "0.14 or earlier")
+    saved = str(content.get("version", "unknown"))
     if saved.split(".")[:2] != __version__.split(".")[:2]:
         rank_zero_warn(
             f"fedaux-pl {saved} began this run, and {__version__} goes on: it may end with other "

@@ -23,7 +23,7 @@ class Votes:
 class ClientPool(Protocol):
     """The clients of a run: ``LocalClients`` in this process, ``SiteClients`` at real sites."""
 
-    at_sites: bool  # each may not answer
+    at_sites: bool  # whether they are real sites, which may not answer
     round_metrics: dict[str, float]  # of the last round, e.g. which sites have answered
 
     def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:

@@ -20,17 +20,18 @@ def describe_guarantees(federation: "FederationModule") -> list[str]:
     algorithm = federation.algorithm
     scoring = algorithm.scoring
     notes = federation.role.privacy_notes
+    again = []
+    if scoring is not None and _costs_again(federation):
+        again = [describe_again(scoring.privacy)]
     if scoring is None or algorithm.trains_clients:
         privacy = None if scoring is None else scoring.privacy
-        lines = describe_privacy(federation.all_heads, privacy)
+        lines = [*describe_privacy(federation.all_heads, privacy), *again]
         lines.append(UPDATES_IN_THE_CLEAR)
         lines.append("NOT private: the training losses that clients send in every round")
     else:
         has_more = federation.holds_out or notes or _uses_training_data(federation)
         besides = "and what the next line says" if has_more else ""
-        lines = describe_all(federation.all_heads, scoring, besides)
-    if scoring is not None and _costs_again(federation):
-        lines.append(describe_again(scoring.privacy))
+        lines = [*describe_all(federation.all_heads, scoring, besides), *again]
     lines += [f"NOT private: {what}" for what in _list_unprotected(federation).values()]
     return [*lines, *notes]
 

@@ -31,6 +31,7 @@ from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.ledger import Ledger, ledger_digests
 from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
+from fedaux_pl.sites.same_version import describe_difference, minor_version
 from fedaux_pl.sites.site_evaluation import SiteEvaluation
 from fedaux_pl.sites.site_settings import Limits, adapt, agreement, differences
 from fedaux_pl.sites.site_vote import SiteVote
@@ -177,7 +178,7 @@ class Site(Role):
                     self.journal.say(f"  {line}", "traceback")
             text = f"{first_line(error)} (sent: the code {code!r} alone)"
             self.journal.say(f"NOT answered: {asked}: {text}", "NOT answered")
-            return Message({"request": token, "code": code})
+            return Message({"request": token, "code": code, "version": minor_version()})
         seconds = time.monotonic() - start
         text = f"sent: {asked}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}"
         self.journal.say(text, f"sent: {request.fields['kind']}")
@@ -185,7 +186,11 @@ class Site(Role):
 
     def _dispatch(self, request: Message) -> Reply:
         fields = request.fields
-        different = differences(self.agreement, fields.get("agreement"))
+        received = fields.get("agreement")
+        if isinstance(received, Mapping):
+            other = describe_difference(received.get("version"), "this site", "the server")
+            expect(other is None, str(other), "settings")
+        different = differences(self.agreement, received)
         reason = "; ".join(different[:_MAX_DIFFERENCES])
         if len(different) > _MAX_DIFFERENCES:
             reason += f"; and {len(different) - _MAX_DIFFERENCES:,} more"

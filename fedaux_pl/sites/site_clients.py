@@ -424,7 +424,10 @@ class SiteClients:
                 missing = [n for n, i in numbers.items() if i not in answers and n not in refused]
                 if len(missing) + len(answers) < needed:
                     codes = ", ".join(f"{name}: {code}" for name, code in refused.items())
-                    advice = "agree with them on the same run.yaml, within their limits"
+                    advice = (
+                        "agree with them on the same version of fedaux-pl and the same run.yaml, "
+                        "within their limits"
+                    )
                     if "diverged" in refused.values():
                         lr = f"{self.settings.lr:g}"
                         advice = f"lower local.lr (--model.local.lr), which is {lr}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.sites.codes import CODES
+from fedaux_pl.sites.same_version import describe_difference
 from fedaux_pl.sites.site_settings import Sites
 from fedaux_pl.sites.site_status import ANSWERED, SiteStatus, tell
 from fedaux_pl.sites.wire import Message, RefusalError, expect, read_basis
@@ -73,7 +74,11 @@ class SiteRequests:
         code = answer.fields.get("code")
         if code is not None:
             known = code if isinstance(code, str) and code in CODES else "failed"
-            raise RefusalError(known, f"{CODES[known]} (code {known})")
+            reason = None
+            if known == "settings":  # as sites of other versions answer
+                version = answer.fields.get("version")
+                reason = describe_difference(version, "this server", "the site")
+            raise RefusalError(known, f"{reason or CODES[known]} (code {known})")
         return answer
 
     def await_sites(self, names: Sequence[str], needed: int) -> list[str]:

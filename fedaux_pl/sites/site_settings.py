@@ -11,8 +11,9 @@ from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites.budget import ALONE
 from fedaux_pl.sites.names import check_names
+from fedaux_pl.sites.same_version import minor_version
 
-FORMAT = 1  # of messages, increased when server and sites of two releases cannot talk
+FORMAT = 1  # in the digests of all secure sums: do not change it
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
 _SHARED = ("algorithm", "clients", "trained", "model_options", "seed")
 
@@ -146,6 +147,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
     data = federation.data
     shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
         "format": FORMAT,
+        "version": minor_version(),
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),
         "input_shape": list(data.input_shape),

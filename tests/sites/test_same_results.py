@@ -27,6 +27,7 @@ from fedaux_pl.scoring import (
     Sigmoid,
     Whitened,
 )
+from fedaux_pl.sites.same_version import minor_version
 from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
 from tests import texts
@@ -128,7 +129,8 @@ def test_private_messages_are_all_that_a_site_sends(method, count, tmp_path):
     assert len(hub.sent) == len(federation.all_heads) == count
     request = Message({"kind": "train", "request": "x", "client": 0, "round": 1})
     request = replace(request, fields={**request.fields, "agreement": agreement(federation)})
-    assert hub.sites["site-0"].answer(request).fields == {"request": "x", "code": "settings"}
+    fields = hub.sites["site-0"].answer(request).fields
+    assert fields == {"request": "x", "code": "settings", "version": minor_version()}
 
 
 @pytest.mark.parametrize("method", all_but(["FedDF", TWO], ["FedAVG", "FedDF", "FedAUX", TWO]))

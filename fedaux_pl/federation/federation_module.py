@@ -40,7 +40,12 @@ from fedaux_pl.federation.duration import RoundWork, describe_duration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, choose_h0
-from fedaux_pl.federation.guarantees import describe_guarantees, tabulate_guarantees
+from fedaux_pl.federation.guarantees import (
+    Unprotected,
+    describe_guarantees,
+    list_unprotected,
+    tabulate_guarantees,
+)
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.role import Role
@@ -218,7 +223,7 @@ class FederationModule(LightningModule):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
-        if self.is_voted and not data.at_sites:  # sites have validation data of their own
+        if self.uses_vote and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
 
     def create_parts(self) -> None:
@@ -285,7 +290,7 @@ class FederationModule(LightningModule):
         return is_fixed and all(map(is_composition, self.students.values()))
 
     @property
-    def is_voted(self) -> bool:
+    def uses_vote(self) -> bool:
         """Whether clients vote on the server's models after distillation."""
         return self.algorithm.distills and self.distillation.blend == "vote"
 
@@ -424,22 +429,44 @@ class FederationModule(LightningModule):
         return list(names)
 
     @property
-    def holds_out(self) -> bool:
+    def has_held_out_data(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
         return self.federated_data is not None and self.federated_data.validation_fraction > 0
 
     @property
     def shows_classes(self) -> bool:
         """Whether metrics by class and client are shown: not of private data with secret noise."""
-        return not (self.algorithm.secret_noise and self.holds_out)
+        return not (self.algorithm.secret_noise and self.has_held_out_data)
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
-        return describe_guarantees(self)
+        data = self.federated_data
+        return describe_guarantees(
+            self.algorithm,
+            self.all_heads,
+            self._list_unprotected(),
+            self.role.privacy_notes,
+            makes_releases=data is not None and not data.at_sites,
+        )
 
     def guarantees(self) -> list[Guarantee]:
         """Return what ``privacy`` says as rows: what leaves a client, its guarantee, its cost."""
-        return tabulate_guarantees(self)
+        rows = tabulate_guarantees(
+            self.algorithm, self.plan, self.all_heads, self._list_unprotected()
+        )
+        return [*rows, *self.role.unprotected]
+
+    def _list_unprotected(self) -> list[Unprotected]:
+        data = self.federated_data
+        at_sites = data is not None and data.at_sites  # sites state it themselves
+        has_own_models = self.batchnorm_statistics == "own" or self.local.fine_tuning > 0
+        return list_unprotected(
+            self.algorithm,
+            has_held_out_data=self.has_held_out_data,
+            uses_vote=self.uses_vote,
+            measures_own_models=has_own_models and not at_sites,
+            keeps_client_states=bool(self.carried.client_states),
+        )
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
         """Return how the model of a client, or of any, differs from the server's; empty if not."""

@@ -20,7 +20,7 @@ from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.role import Role
+from fedaux_pl.federation.role import PreparationPhase, Role
 from fedaux_pl.lightning import pl
 
 _PRETRAINING_EPOCHS = 3  # the first one is the warm-up
@@ -38,15 +38,15 @@ class MeasuredStart(Role):
         self.once: defaultdict[str, list[float]] = defaultdict(list)
         self.preparation_seconds = 0.0
 
-    def run(self, federation: Federation, preparation: Preparation) -> None:
+    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
         """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
-        device = federation.device
-        self._listen_to_triton(device)
         runner = preparation.context.runner
+        device = runner.device
+        self._listen_to_triton(device)
         runner.preparing = self._watch(runner.preparing, device)
         settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
         begin = now(device)
-        federation.prepare(dataclasses.replace(preparation, settings=settings))
+        phase.prepare(dataclasses.replace(preparation, settings=settings))
         self.preparation_seconds = now(device) - begin
 
     def _watch(self, preparing: Callable[[str], Any], device: torch.device) -> Callable[[str], Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -15,9 +15,6 @@ from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.errors import ConfigurationError, counted, did_you_mean
 from fedaux_pl.federation.settings import LocalTraining
 from fedaux_pl.lightning import MPSAccelerator, pl
-
-if TYPE_CHECKING:
-    from fedaux_pl.federation.federation import Federation
 
 
 def has_batchnorm(models: Iterable[nn.Module]) -> bool:
@@ -76,11 +73,17 @@ def describe_client_models(
     return reasons
 
 
-def attach_data(federation: "Federation", data: FederatedDataModule) -> None:
-    """Give a federation that was loaded from a checkpoint its data, under a Trainer."""
+def attach_data(
+    module: pl.LightningModule, data: FederatedDataModule, checkpoint: Path | None
+) -> None:
+    """Give a module that was loaded from a checkpoint its data, under a Trainer of its own.
+
+    The Trainer predicts nothing. It has the checkpoint's number of rounds, on which schedules of
+    the learning rate depend.
+    """
     rounds = -1
-    if federation.loaded_from is not None:  # schedules of the learning rate need their number
-        saved = load_checkpoint(federation.loaded_from)["federation"]["settings"]
+    if checkpoint is not None:
+        saved = load_checkpoint(checkpoint)["federation"]["settings"]
         rounds = saved.get("rounds", rounds)
     trainer = pl.Trainer(
         max_epochs=rounds,
@@ -92,7 +95,7 @@ def attach_data(federation: "Federation", data: FederatedDataModule) -> None:
         enable_model_summary=False,
         limit_predict_batches=0,
     )
-    trainer.predict(federation, datamodule=data)
+    trainer.predict(module, datamodule=data)
 
 
 def find_client(name: str, data: FederatedDataModule) -> int:

@@ -1,8 +1,9 @@
-"""What a run takes on a CPU, estimated from a few measured steps before it begins."""
+"""The duration of a run on a CPU, estimated from a few measured steps before it begins."""
 
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,29 +11,52 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.engine import isolated_rng
-from fedaux_pl.federation.federation_module import FederationModule
+from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.students import Students
 
 LONG = 1800.0  # minimum seconds of a run that is announced
 _SAMPLES = 32  # of a measured step
 _STEPS = 2
 
 
-def describe_duration(federation: FederationModule, preparation: Preparation) -> str | None:
-    """Say what the run takes; None for a short run, and where only some of it is known.
+@dataclass(frozen=True)
+class RoundWork:
+    """What a round computes, as far as its duration depends on it."""
+
+    participation: float  # the fraction of the clients that train; 0 if a method trains none
+    client_epochs: int
+    distillation_epochs: int  # 0 if a method does not distill
+    reads_features: bool  # whether heads are trained on h(x), which is computed once
+
+
+def describe_duration(
+    preparation: Preparation,
+    students: Students,
+    work: RoundWork,
+    *,
+    learns_h0: bool,
+    rounds: int,
+) -> str | None:
+    """Describe how long the run takes; None if it is short or cannot be estimated.
 
     Copies of the students take steps with random numbers of their own: the run is not changed.
+
+    Args:
+        preparation: The preparation of the run.
+        students: The students as they are before the run.
+        work: What each round computes.
+        learns_h0: Whether the run needs an h_0 that no checkpoint has restored.
+        rounds: How many rounds are left; unknown if it is negative.
     """
-    trainer = federation.trainer
-    is_measured = federation.device.type == "cpu" and not federation.data.at_sites
+    context = preparation.context
+    trainer = context.runner.trainer
+    is_measured = context.runner.device.type == "cpu" and not context.data.at_sites
     if not is_measured or trainer.world_size > 1 or trainer.fast_dev_run:  # type: ignore[attr-defined]
         return None
-    rounds = 0
-    if federation.role.has_rounds:
-        rounds = (trainer.max_epochs or -1) - len(federation.history)
     with isolated_rng(0), torch.enable_grad():
-        pretraining = _pretraining_seconds(federation, preparation)
-        features, each = _round_seconds(federation) if rounds > 0 else (0.0, 0.0)
+        pretraining = _estimate_pretraining(preparation, students) if learns_h0 else 0.0
+        features, each = _estimate_round(context, students, work) if rounds > 0 else (0.0, 0.0)
     seconds = pretraining + features + max(rounds, 0) * each
     if seconds < LONG:
         return None
@@ -44,15 +68,15 @@ def describe_duration(federation: FederationModule, preparation: Preparation) ->
     )
 
 
-def _pretraining_seconds(federation: FederationModule, preparation: Preparation) -> float:
-    """Estimate the pre-training of all architectures that are not in the cache."""
+def _estimate_pretraining(preparation: Preparation, students: Students) -> float:
+    """Estimate the seconds of pre-training all architectures that are not in the cache."""
     epochs = preparation.settings.epochs
-    if federation.h0 or not federation.algorithm.pretrained or not epochs:
+    if not epochs:
         return 0.0
-    inputs = federation.data.auxiliary_inputs
+    inputs = preparation.context.data.auxiliary_inputs
     batch = inputs[:_SAMPLES]
     total = 0.0
-    for name, student in federation.students.items():
+    for name, student in students.items():
         if preparation.has_h0(name, student):
             continue
         module = preparation.settings.create_module(copy.deepcopy(student))
@@ -64,36 +88,35 @@ def _pretraining_seconds(federation: FederationModule, preparation: Preparation)
     return total
 
 
-def _round_seconds(federation: FederationModule) -> tuple[float, float]:
+def _estimate_round(context: Context, students: Students, work: RoundWork) -> tuple[float, float]:
     """Estimate a round: clients train, teachers predict, students are distilled and evaluated.
 
     Returns the seconds for features of a fixed h, which are computed once, and those of each round.
     """
-    data = federation.data
-    algorithm = federation.algorithm
-    share = federation.participation if algorithm.trains_clients else 0.0
+    data = context.data
+    distills = work.distillation_epochs > 0
     batch = data.all_inputs[0][:_SAMPLES]
     total = 0.0
     once = 0.0
-    for name, student in federation.students.items():
+    for name, student in students.items():
         model: Any = copy.deepcopy(student)
-        clients = zip(federation.architectures, data.client_sizes, strict=True)
+        clients = zip(context.architectures, data.client_sizes, strict=True)
         sizes = [size for architecture, size in clients if architecture == name]
         inputs = batch
-        if federation.reads_features:
+        if work.reads_features:
             counts = [*sizes, len(data.evaluation_examples)]
-            counts += [len(data.distill_inputs)] if algorithm.distills else []
+            counts += [len(data.distill_inputs)] if distills else []
             once += sum(counts) * _seconds(_predict, model, batch)
             inputs = model.features(batch).detach()
             model = model.head
         train = _seconds(_train, model, inputs)
         predict = _seconds(_predict, model, inputs)
-        total += share * sum(sizes) * federation.local.epochs * train
+        total += work.participation * sum(sizes) * work.client_epochs * train
         total += len(data.evaluation_examples) * predict
-        if algorithm.distills:
+        if distills:
             distilled = len(data.distill_inputs)
-            total += distilled * federation.distillation.epochs * train
-            total += distilled * share * len(sizes) * predict
+            total += distilled * work.distillation_epochs * train
+            total += distilled * work.participation * len(sizes) * predict
     return once, total
 
 

@@ -18,16 +18,13 @@ from torch import Tensor, nn
 from fedaux_pl.algorithms import Released, Update
 from fedaux_pl.algorithms.memory import forget
 from fedaux_pl.callbacks.hooks import federation_callbacks
-from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import round_metrics
-from fedaux_pl.federation.assembly import assemble
 from fedaux_pl.federation.averaging import gather_answers
 from fedaux_pl.federation.client_models import attach_data, find_client
 from fedaux_pl.federation.context import ServerFeatures
-from fedaux_pl.federation.duration import describe_duration
 from fedaux_pl.federation.federation_module import FederationModule
 from fedaux_pl.federation.given_h0 import read_h0, same_weights
 from fedaux_pl.federation.metric_log import log_measured, log_round
@@ -101,10 +98,10 @@ class Federation(FederationModule):
                 "or create a new Federation"
             )
         self.loaded_from = None
-        self.pool, self.server, preparation = assemble(self)
-        duration = describe_duration(self, preparation) if self.role.announces_duration else None
-        if duration is not None:
-            print_above_bars(f"note: {duration}")
+        self.create_parts()
+        preparation = self.create_preparation()
+        if self.role.announces_duration:
+            self.announce_duration(preparation)
         self.role.run(self, preparation)
         if not self.role.has_rounds:
             self.trainer.should_stop = True
@@ -275,7 +272,7 @@ class Federation(FederationModule):
     def _client_states(self, clients: Sequence[int]) -> dict[int, State]:
         """Return the models of clients, made from the server's of the last round."""
         if getattr(self, "pool", None) is None:  # of a checkpoint
-            self.pool, self.server, _ = assemble(self)
+            self.create_parts()
         theta = self.students.states()
         return self.pool.own_models(int(self.metrics["round"]), clients, theta)
 
@@ -298,8 +295,8 @@ class Federation(FederationModule):
                 "Federation.load_from_checkpoint(path)"
             )
         if data is not None:
-            attach_data(self, data)
-            self.pool, self.server, _ = assemble(self)
+            attach_data(self, data, self.loaded_from)
+            self.create_parts()
         client = find_client(name, self.data)
         if not self.describe_client_models(client):
             remedy = (

@@ -21,6 +21,13 @@ from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import checks
+from fedaux_pl.federation.assembly import (
+    TrainedStudents,
+    create_clients,
+    create_context,
+    create_preparation,
+    create_server,
+)
 from fedaux_pl.federation.client_models import (
     check_own_statistics,
     describe_client_models,
@@ -29,12 +36,20 @@ from fedaux_pl.federation.client_models import (
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.context import CarriedState
 from fedaux_pl.federation.create_runner import Acceleration
+from fedaux_pl.federation.duration import RoundWork, describe_duration
 from fedaux_pl.federation.evaluation import Evaluation
 from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
-from fedaux_pl.federation.given_h0 import GivenH0, all_given_h0, check_names
-from fedaux_pl.federation.guarantees import describe_guarantees, tabulate_guarantees
+from fedaux_pl.federation.given_h0 import GivenH0, check_names, choose_h0
+from fedaux_pl.federation.guarantees import (
+    Unprotected,
+    describe_guarantees,
+    list_unprotected,
+    tabulate_guarantees,
+)
 from fedaux_pl.federation.hyperparameters import describe, rebuild
+from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.federation.role import Role
+from fedaux_pl.federation.server import Server
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional.averaging import State
@@ -56,6 +71,7 @@ class FederationModule(LightningModule):
     """All of a federation but Algorithms 1 and 2; its arguments are those of ``Federation``."""
 
     pool: ClientPool
+    server: Server
 
     def __init__(
         self,
@@ -183,7 +199,7 @@ class FederationModule(LightningModule):
         self.plan = self.plan_releases() if is_fit else {}
         if not self.students:
             # a given h_0 needs no other weights, and sites get theirs from the server
-            is_received = all_given_h0(self) or data.holds == "private"
+            is_received = self.choose_h0() or data.holds == "private"
             loads = algorithm.pretrained and not is_received
             self.create_students(data.input_shape, data.classes, loads)
             for student in self.students.values():
@@ -207,8 +223,61 @@ class FederationModule(LightningModule):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
-        if self.is_voted and not data.at_sites:  # sites have validation data of their own
+        if self.uses_vote and not data.at_sites:  # sites have validation data of their own
             checks.check_vote(data)
+
+    def create_parts(self) -> None:
+        """Create the clients and the server, when the Trainer, the data and the students exist."""
+        context = create_context(
+            self.trainer,
+            self.data,
+            self.processes,
+            self.seed,
+            self.architectures,
+            self.carried,
+            self.acceleration,
+        )
+        context.runner.adopt(self.students)
+        students = TrainedStudents(
+            self.students, len(self.classes), self.trained, self.reads_features
+        )
+        clients = create_clients(
+            context, students, self.algorithm, self.local, self.batchnorm_statistics
+        )
+        models = {name: module.model for name, module in clients.modules.items()}
+        self.server = create_server(context, students, self.algorithm, self.distillation, models)
+        self.pool = self.role.create_pool(clients)
+
+    def create_preparation(self) -> Preparation:
+        """Create what runs Algorithm 1, after ``create_parts``."""
+        return create_preparation(
+            self.server.context,
+            self.students,
+            self.pretraining,
+            self.algorithm.secret_noise,
+            self.choose_h0(),
+            self.role.kept,
+        )
+
+    def announce_duration(self, preparation: Preparation) -> None:
+        """Print how long the run takes, unless it is short."""
+        algorithm = self.algorithm
+        work = RoundWork(
+            participation=self.participation if algorithm.trains_clients else 0.0,
+            client_epochs=self.local.epochs,
+            distillation_epochs=self.distillation.epochs if algorithm.distills else 0,
+            reads_features=self.reads_features,
+        )
+        rounds_left = preparation.context.rounds - len(self.history)
+        duration = describe_duration(
+            preparation,
+            self.students,
+            work,
+            learns_h0=algorithm.pretrained and not self.h0,
+            rounds=rounds_left if self.role.has_rounds else 0,
+        )
+        if duration is not None:
+            print_above_bars(f"note: {duration}")
 
     @property
     def reads_features(self) -> bool:
@@ -221,7 +290,7 @@ class FederationModule(LightningModule):
         return is_fixed and all(map(is_composition, self.students.values()))
 
     @property
-    def is_voted(self) -> bool:
+    def uses_vote(self) -> bool:
         """Whether clients vote on the server's models after distillation."""
         return self.algorithm.distills and self.distillation.blend == "vote"
 
@@ -255,6 +324,10 @@ class FederationModule(LightningModule):
     def h0(self, given: Mapping[str, GivenH0]) -> None:
         """Start the next fit from an h_0 of each architecture that was learned elsewhere."""
         self.given_h0 = dict(given)
+
+    def choose_h0(self) -> Mapping[str, GivenH0]:
+        """Return the given h_0 of each architecture; empty if h_0 is learned or not needed."""
+        return choose_h0(self.given_h0, self.pretraining.h0, list(self.clients), self.algorithm)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Check h_0 here: torch keeps a module as a part, whatever setter there is."""
@@ -356,22 +429,44 @@ class FederationModule(LightningModule):
         return list(names)
 
     @property
-    def holds_out(self) -> bool:
+    def has_held_out_data(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
         return self.federated_data is not None and self.federated_data.validation_fraction > 0
 
     @property
     def shows_classes(self) -> bool:
         """Whether metrics by class and client are shown: not of private data with secret noise."""
-        return not (self.algorithm.secret_noise and self.holds_out)
+        return not (self.algorithm.secret_noise and self.has_held_out_data)
 
     def privacy(self) -> list[str]:
         """Return the guarantee of each kind of release, and what has none; a sentence each."""
-        return describe_guarantees(self)
+        data = self.federated_data
+        return describe_guarantees(
+            self.algorithm,
+            self.all_heads,
+            self._list_unprotected(),
+            self.role.privacy_notes,
+            makes_releases=data is not None and not data.at_sites,
+        )
 
     def guarantees(self) -> list[Guarantee]:
         """Return what ``privacy`` says as rows: what leaves a client, its guarantee, its cost."""
-        return tabulate_guarantees(self)
+        rows = tabulate_guarantees(
+            self.algorithm, self.plan, self.all_heads, self._list_unprotected()
+        )
+        return [*rows, *self.role.unprotected]
+
+    def _list_unprotected(self) -> list[Unprotected]:
+        data = self.federated_data
+        at_sites = data is not None and data.at_sites  # sites state it themselves
+        has_own_models = self.batchnorm_statistics == "own" or self.local.fine_tuning > 0
+        return list_unprotected(
+            self.algorithm,
+            has_held_out_data=self.has_held_out_data,
+            uses_vote=self.uses_vote,
+            measures_own_models=has_own_models and not at_sites,
+            keeps_client_states=bool(self.carried.client_states),
+        )
 
     def describe_client_models(self, client: int | None = None) -> list[str]:
         """Return how the model of a client, or of any, differs from the server's; empty if not."""

@@ -3,38 +3,46 @@
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.errors import ConfigurationError, did_you_mean, first_line
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, load_backbone
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.tensor_files import load_tensor_file
 
-if TYPE_CHECKING:
-    from fedaux_pl.federation.federation_module import FederationModule
-
 GivenH0 = str | Path | Mapping[str, Tensor] | nn.Module
 """A file, the state dict of h, or a module whose state dict it is."""
 _BACKBONE = "backbone."  # the entries of h in a checkpoint of SimCLR or LanguageModeling
 
 
-def all_given_h0(federation: "FederationModule") -> Mapping[str, GivenH0]:
-    """Return what h_0 is read from, by architecture: memory, or files of the option."""
-    names = list(federation.clients)
-    files = files_of(federation.pretraining.h0, names)
-    check_names(files, names)
-    if files and federation.given_h0:
+def choose_h0(
+    in_memory: Mapping[str, GivenH0],
+    option: str | Mapping[str, str] | None,
+    architectures: Sequence[str],
+    algorithm: Algorithm,
+) -> Mapping[str, GivenH0]:
+    """Return the given h_0 of each architecture; empty if h_0 is learned or not needed.
+
+    Args:
+        in_memory: What ``federation.h0`` was set to, by architecture.
+        option: The files of ``pretraining.h0``, see ``files_of``.
+        architectures: The names of all architectures, each of which needs an h_0.
+        algorithm: The method; a given h_0 is refused if the method does not start from one.
+    """
+    files = files_of(option, architectures)
+    check_names(files, architectures)
+    if files and in_memory:
         raise ConfigurationError(
             "pretraining.h0 and federation.h0 are both set: leave out one of them"
         )
-    given = files or federation.given_h0
-    if given and not federation.algorithm.pretrained:
+    given = files or in_memory
+    if given and not algorithm.pretrained:
         raise ConfigurationError(
-            f"an h_0 is given, but {federation.algorithm.name} does not start from one: set "
+            f"an h_0 is given, but {algorithm.name} does not start from one: set "
             "algorithm.pretrained to true, or leave h_0 out"
         )
     return given

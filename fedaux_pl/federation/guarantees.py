@@ -1,99 +1,135 @@
 """What a run states about privacy: the guarantee of all that leaves its clients."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.scoring import ReleasedHead
 from fedaux_pl.scoring.guarantee import (
     UPDATES_IN_THE_CLEAR,
     Guarantee,
     describe_again,
     tabulate_releases,
 )
-from fedaux_pl.scoring.plan import first_step
+from fedaux_pl.scoring.plan import Plan, first_step
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
-if TYPE_CHECKING:  # a federation has guarantees
-    from fedaux_pl.federation.federation_module import FederationModule
+
+@dataclass(frozen=True)
+class Unprotected:
+    """Something that leaves a client without any guarantee, besides releases and updates."""
+
+    row: str  # its name in the table of guarantees
+    sentence: str  # its name after "NOT private:"
 
 
-def describe_guarantees(federation: "FederationModule") -> list[str]:
-    """Return the guarantee of each kind of release, and what has none; a sentence each."""
-    algorithm = federation.algorithm
+def describe_guarantees(
+    algorithm: Algorithm,
+    releases: Sequence[ReleasedHead],
+    unprotected: Sequence[Unprotected],
+    notes: Sequence[str],
+    *,
+    makes_releases: bool,
+) -> list[str]:
+    """Return the guarantee of each kind of release, and what has none; a sentence each.
+
+    Args:
+        algorithm: The method of the run.
+        releases: What clients have released so far.
+        unprotected: What has no guarantee, see ``list_unprotected``.
+        notes: What else leaves the clients, a sentence each.
+        makes_releases: Whether this process makes the releases, so that every run costs again.
+    """
     scoring = algorithm.scoring
-    notes = federation.role.privacy_notes
+    costs_again = makes_releases and any(head.release.is_private for head in releases)
     again = []
-    if scoring is not None and _costs_again(federation):
+    if scoring is not None and costs_again:
         again = [describe_again(scoring.privacy)]
     if scoring is None or algorithm.trains_clients:
         privacy = None if scoring is None else scoring.privacy
-        lines = [*describe_privacy(federation.all_heads, privacy), *again]
+        lines = [*describe_privacy(releases, privacy), *again]
         lines.append(UPDATES_IN_THE_CLEAR)
         lines.append("NOT private: the training losses that clients send in every round")
     else:
-        has_more = federation.holds_out or notes or _uses_training_data(federation)
-        besides = "and what the next line says" if has_more else ""
-        lines = [*describe_all(federation.all_heads, scoring, besides), *again]
-    lines += [f"NOT private: {what}" for what in _list_unprotected(federation).values()]
+        besides = "and what the next line says" if unprotected or notes else ""
+        lines = [*describe_all(releases, scoring, besides), *again]
+    lines += [f"NOT private: {each.sentence}" for each in unprotected]
     return [*lines, *notes]
 
 
-def tabulate_guarantees(federation: "FederationModule") -> list[Guarantee]:
-    """Return the same as a table: a row for each kind of message that leaves a client."""
-    algorithm = federation.algorithm
+def tabulate_guarantees(
+    algorithm: Algorithm,
+    plan: Plan,
+    releases: Sequence[ReleasedHead],
+    unprotected: Sequence[Unprotected],
+) -> list[Guarantee]:
+    """Return a row of the table of guarantees for each kind of message that leaves a client.
+
+    The arguments are those of ``describe_guarantees``; ``plan`` may be empty outside of a fit.
+    """
     scoring = algorithm.scoring
     rows = []
     if scoring is not None:
-        feature_map = scoring.feature_map
-        if federation.plan:
-            feature_map = first_step(federation.plan).scoring.feature_map
-        rows += tabulate_releases(federation.all_heads, scoring, feature_map)
+        feature_map = first_step(plan).scoring.feature_map if plan else scoring.feature_map
+        rows += tabulate_releases(releases, scoring, feature_map)
     if scoring is not None and not algorithm.trains_clients:
         rows.append(Guarantee("once: the number of its records", "none, it counts as public", "-"))
     else:
         rows.append(Guarantee("every round: its model and its training loss"))
-    rows += [Guarantee(sent) for sent in _list_unprotected(federation)]
-    return [*rows, *federation.role.unprotected]
+    return [*rows, *(Guarantee(each.row) for each in unprotected)]
 
 
-def _costs_again(federation: "FederationModule") -> bool:
-    """Whether releases are private, and this process makes them."""
-    data = federation.federated_data
-    if data is None or data.at_sites:
-        return False
-    return any(head.release.is_private for head in federation.all_heads)
+def list_unprotected(
+    algorithm: Algorithm,
+    *,
+    has_held_out_data: bool,
+    uses_vote: bool,
+    measures_own_models: bool,
+    keeps_client_states: bool,
+) -> list[Unprotected]:
+    """Return what has no guarantee besides releases and updates.
 
-
-def _list_unprotected(federation: "FederationModule") -> dict[str, str]:
-    """Return what has no guarantee besides releases and updates: a row's text, and a sentence."""
-    algorithm = federation.algorithm
+    Args:
+        algorithm: The method of the run.
+        has_held_out_data: Whether rounds are measured on private data that clients hold out.
+        uses_vote: Whether clients vote on the server's models.
+        measures_own_models: Whether metrics by client depend on the client's training data.
+        keeps_client_states: Whether a client has kept entries of its model from a round.
+    """
     saved = "which the server's checkpoint holds"
     held_out = "the validation data that clients hold out"
-    unprotected = {}
-    if federation.holds_out:
-        unprotected["every round: its accuracy on data that it holds out"] = (
-            f"the accuracies on {held_out}, and the choice of a round by them"
+    unprotected = []
+    if has_held_out_data:
+        unprotected.append(
+            Unprotected(
+                "every round: its accuracy on data that it holds out",
+                f"the accuracies on {held_out}, and the choice of a round by them",
+            )
         )
         if algorithm.remember:
-            unprotected["every round: its logits on data that it holds out"] = (
-                f"the clients' logits on {held_out}, {saved}"
+            unprotected.append(
+                Unprotected(
+                    "every round: its logits on data that it holds out",
+                    f"the clients' logits on {held_out}, {saved}",
+                )
             )
-        if federation.is_voted:
-            unprotected["every round: its vote by data that it holds out"] = (
-                f"the clients' votes by {held_out}, which choose the models"
+        if uses_vote:
+            unprotected.append(
+                Unprotected(
+                    "every round: its vote by data that it holds out",
+                    f"the clients' votes by {held_out}, which choose the models",
+                )
             )
-    if _uses_training_data(federation):
-        unprotected["every round: metrics that depend on its training data"] = (
-            "the metrics by client, which depend on the training data of each"
+    if measures_own_models:
+        unprotected.append(
+            Unprotected(
+                "every round: metrics that depend on its training data",
+                "the metrics by client, which depend on the training data of each",
+            )
         )
-    keeps = algorithm.keeps_optimizer or federation.carried.client_states
-    if algorithm.overrides("client_payload") or keeps:
+    if algorithm.overrides("client_payload") or algorithm.keeps_optimizer or keeps_client_states:
         sent = "what clients send besides their weights and what they keep between rounds"
-        unprotected["every round: more than its weights, and what it keeps"] = f"{sent}, {saved}"
+        unprotected.append(
+            Unprotected("every round: more than its weights, and what it keeps", f"{sent}, {saved}")
+        )
     return unprotected
-
-
-def _uses_training_data(federation: "FederationModule") -> bool:
-    """Whether metrics by client depend on training data; real sites say it themselves."""
-    data = federation.federated_data
-    if data is not None and data.at_sites:
-        return False
-    return federation.batchnorm_statistics == "own" or federation.local.fine_tuning > 0

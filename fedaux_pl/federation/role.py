@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+from torch import nn
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.client_pool import ClientPool
@@ -11,8 +13,18 @@ from fedaux_pl.federation.preparation import Preparation
 from fedaux_pl.lightning import pl
 from fedaux_pl.scoring.guarantee import Guarantee
 
-if TYPE_CHECKING:  # a federation has a role
-    from fedaux_pl.federation.federation import Federation
+
+class PreparationPhase(Protocol):
+    """Algorithm 1, which a role runs as a whole, or only up to h_0."""
+
+    def prepare(self, preparation: Preparation) -> None:
+        """Learn h_0, let every client release, and compute the scores."""
+
+    def learn_h0(self, preparation: Preparation) -> None:
+        """Learn or read h_0."""
+
+    def extractors(self) -> dict[str, nn.Module]:
+        """Return h_0 of each architecture; empty before it is learned."""
 
 
 class Role:
@@ -43,9 +55,9 @@ class Role:
         """Return the clients that the server asks; ``clients`` would run in this process."""
         return clients
 
-    def run(self, federation: "Federation", preparation: Preparation) -> None:
-        """Do what comes before the rounds, or in place of them."""
-        federation.prepare(preparation)
+    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
+        """Do what comes before the rounds, or instead of them."""
+        phase.prepare(preparation)
 
 
 class LearnH0(Role):
@@ -56,9 +68,9 @@ class LearnH0(Role):
     def __init__(self) -> None:
         self.accuracy: dict[str, float] = {}  # by kNN, of each architecture
 
-    def run(self, federation: "Federation", preparation: Preparation) -> None:
+    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
         """Learn h_0 and keep it in the cache."""
-        federation.learn_h0(preparation)
-        if not federation.data.at_sites:
-            for name, extractor in federation.extractors().items():
+        phase.learn_h0(preparation)
+        if not preparation.context.data.at_sites:
+            for name, extractor in phase.extractors().items():
                 self.accuracy[name] = preparation.knn_accuracy(extractor)

@@ -18,7 +18,7 @@ from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.role import Role
+from fedaux_pl.federation.role import PreparationPhase, Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, of_head
 from fedaux_pl.scoring import Privacy, PublicMap, Step
@@ -88,8 +88,9 @@ class Site(Role):
         self.clients = clients
         return clients
 
-    def run(self, federation: Federation, preparation: Preparation) -> None:
+    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
         """Answer requests until the site is ended."""
+        federation = self.federation
         adapt(federation, self.limits.rehearsal)
         federation.plan = federation.plan_releases()  # again: ``adapt`` may make the noise secret
         self.agreement = agreement(federation)

@@ -122,7 +122,7 @@ class SiteServer(Role):
                     "NOT private: the same metrics depend on the training records of the sites, by "
                     "their own BatchNorm statistics"
                 )
-        if federation.is_voted:
+        if federation.uses_vote:
             told = "if it allows it: its vote by validation data of its own"
             unprotected.append(Guarantee(told))
             notes.append("NOT private: the votes of sites by validation data of their own")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from jsonargparse import ActionConfigFile
 
-from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.algorithms import Algorithm, FedAUX
 from fedaux_pl.runs.config_files import FOLDER
 from fedaux_pl.runs.parser import FederationParser
 from fedaux_pl.sweeps.sweep_file import read_sweep
@@ -61,10 +61,14 @@ def create(args):
 
 
 def settings_text(method):
-    """The settings of a method's scoring, in their order; None without scoring."""
+    """The settings of a method's scoring, in the order of version 1.0; None without scoring."""
     if method.scoring is None:
         return None
-    return f"{type(method).__name__} {method.scoring.settings()}"
+    settings = method.scoring.settings()
+    secret = settings.pop("secret_noise")
+    # an option in version 1.0, without a meaning where the server does not score with the vectors
+    settings["shrink"] = type(method) is FedAUX and method.scoring.calibration.shrinks
+    return f"{type(method).__name__} {settings | {'secret_noise': secret}}"
 
 
 @pytest.mark.parametrize("name", SWEEPS)

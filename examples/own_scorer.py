@@ -3,7 +3,7 @@
 python examples/own_scorer.py
 
 From the command line, in this folder:
-fedaux-pl fit --config quickstart --model.algorithm.scorer own_scorer.MeanSign
+fedaux-pl fit --config quickstart --model.algorithm.scoring own_scorer.SignScoring
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaux_pl import FedAUX, Privacy, Scorer
-from fedaux_pl.scoring import Step
+from fedaux_pl import Privacy, Scorer, ScoringRecipe
+from fedaux_pl.scoring import Scoring, Standardized, Step, Whitened
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,19 @@ class MeanSign(Scorer):
         return 2 / num_positives
 
 
+@dataclass(frozen=True)
+class SignScoring(ScoringRecipe):
+    """Scores by MeanSign of whitened features; its fields are the options on the command line."""
+
+    dimensions: int | None = None  # chosen by the noise
+    sharpness: float = 3.0
+
+    def create(self, privacy: Privacy) -> Scoring:
+        """Create the scoring."""
+        feature_map = Whitened(self.dimensions)
+        return Scoring(MeanSign(), feature_map, Standardized(self.sharpness), privacy=privacy)
+
+
 def main() -> Tensor:
     """Scores public samples for two clients whose data differ; returns scores of shape (2, N)."""
     torch.manual_seed(0)
@@ -44,7 +57,7 @@ def main() -> Tensor:
     public = torch.randn(1000, 16)  # features h_0(x) of D_aux
     clients = [torch.randn(500, 16) + direction, torch.randn(500, 16) - direction]
 
-    scoring = FedAUX(scorer=MeanSign(), privacy=Privacy(epsilon=1.0)).scoring
+    scoring = SignScoring().create(Privacy(epsilon=1.0))
     public_map = scoring.fit_map(public, negatives=public)
     heads = [
         Step(scoring).release(client, features, public[:0], public_map, noise_seed=None)

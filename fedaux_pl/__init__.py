@@ -34,7 +34,7 @@ _NAMES = {
     "models": "create_model load_backbone load_exported register save_backbone",
     "modules": "ClientModule DistillationModule FeatureDistillation KNNAccuracy LanguageModeling "
     "OptimizerSettings ScoringHead SimCLR",
-    "scoring": "Privacy Scorer SecureSums",
+    "scoring": "MeanScoring PaperScoring Privacy Scorer ScoringRecipe SecureSums StatisticsScoring",
 }
 _ROOMS = {name: room for room, names in _NAMES.items() for name in names.split()}
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedaux_pl.cli.report import publish
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
-from fedaux_pl.scoring import Identity, Logistic, Privacy, Scoring, Sigmoid, Step
+from fedaux_pl.scoring import PaperScoring, Privacy, Step
 
 COLORS, MARKERS = ("#0072B2", "#D55E00", "#009E73"), ("o", "s", "^")  # of Okabe and Ito
 INK, GRAY = "#1f2933", "#c9ced6"
@@ -66,14 +66,7 @@ def relative_scores(
         points: The features to score, (N, d).
         regularization: lambda of the clients' logistic regressions.
     """
-    scoring = Scoring(
-        scorer=Logistic(regularization),
-        feature_map=Identity(),
-        calibration=Sigmoid(),
-        norm_bound="negatives",
-        privacy=Privacy(epsilon=None),
-        shrink=False,
-    )
+    scoring = PaperScoring(regularization).create(Privacy(epsilon=None))
     public_map = scoring.fit_map(negatives, negatives)
     scores = []
     for i, own in enumerate(clients):

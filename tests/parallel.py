@@ -20,7 +20,7 @@ from fedaux_pl.algorithms import (
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.engine import AtomicCheckpointIO, ClientParallel
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Privacy, SecureSums, Whitened
+from fedaux_pl.scoring import Privacy, SecureSums, StatisticsScoring
 from tests.federation.test_given_clients import NamedWards
 from tests.federations import FewDigits, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
@@ -52,7 +52,7 @@ SCENARIOS = {
     "own": (FedBN, {"batchnorm_statistics": "own", "participation": 0.7}, 2),
     "FedClassMeans": (
         lambda: FedClassMeans(
-            feature_map=Whitened(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())
+            scoring=StatisticsScoring(dimensions=8), privacy=Privacy(5.0, secure=SecureSums())
         ),
         {"clients": {"resnet8": 4, "shufflenet": 3}},
         1,

@@ -13,18 +13,14 @@ from fedaux_pl.algorithms.class_teacher import (
     send_classifier,
 )
 from fedaux_pl.algorithms.feddf import FedDF
+from fedaux_pl.errors import check_setting
 from fedaux_pl.scoring import (
-    Calibration,
     ClassStatistics,
-    FeatureMap,
-    Mean,
-    NormBound,
+    MeanScoring,
     Privacy,
     PublicMap,
-    Scorer,
     Scoring,
-    Standardized,
-    Whitened,
+    ScoringRecipe,
 )
 from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
 
@@ -39,23 +35,13 @@ class FedAUX(FedDF):
     The server scores with it. The guarantee does not cover the models sent in every round.
 
     Args:
-        scorer: What a client releases: ``Mean`` (the mean of its feature vectors), ``Logistic``
-            (the paper's regression that separates its data from the public negatives), or
-            ``ClassStatistics``, of which the server makes a classifier p(c | x): teacher i is
-            weighted by p(client i | x), students start from the classifier, it teaches for clients
-            that do not, and calibration and shrink have no part.
-        feature_map: How features are mapped first, by statistics of the public auxiliary data:
-            ``Whitened`` (scaled principal components, as many as the noise allows), ``Centered``
-            or ``Identity`` (the paper's).
-        calibration: How the server turns a released vector into scores, at no cost in privacy:
-            ``Standardized`` (exp(sharpness z), where z are a client's logits standardized over the
-            distillation data) or ``Sigmoid`` (the paper's).
-        norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
-            (the largest norm among the public negatives), ``unit`` (all are scaled to norm 1), or
-            ``private`` (the paper's, over private data too: NOT private, for comparison).
+        scoring: What a client releases, and how the server scores with it: ``MeanScoring`` (the
+            mean of its whitened features), ``PaperScoring`` (the paper's regression that separates
+            its data from the public negatives), or ``StatisticsScoring``, of which the server makes
+            a classifier p(c | x): teacher i is weighted by p(client i | x), students start from the
+            classifier, and it teaches for clients that do not. Or a ``ScoringRecipe`` of your own.
         privacy: The privacy of all that a client releases.
-        shrink: Whether the server first moves released vectors towards their mean, as far as noise
-            explains that they differ; at no cost in privacy.
+        remember: Whether clients that are absent continue to teach.
 
     Examples:
         >>> FedAUX().scoring.scorer
@@ -68,25 +54,19 @@ class FedAUX(FedDF):
     def __init__(
         self,
         *,
-        scorer: Scorer = Mean(),  # noqa: B008
-        feature_map: FeatureMap = Whitened(),  # noqa: B008
-        calibration: Calibration = Standardized(sharpness=3.0),  # noqa: B008
-        norm_bound: NormBound = "unit",
+        scoring: ScoringRecipe = MeanScoring(),  # noqa: B008
         privacy: Privacy = Privacy(),  # noqa: B008
-        shrink: bool = True,
         remember: bool = True,
     ) -> None:
         super().__init__(pretrained=True, remember=remember)
-        self.scoring = Scoring(scorer, feature_map, calibration, norm_bound, privacy, shrink)
+        is_recipe = isinstance(scoring, ScoringRecipe)
+        check_setting("scoring", scoring, is_recipe, "be a ScoringRecipe such as MeanScoring()")
+        self.scoring = scoring.create(privacy)
+        scorer = self.scoring.scorer
         if scorer.uses_labels and not self.uses_statistics:
             raise ValueError(
                 "FedAUX needs a scorer without labels, such as Mean(), or ClassStatistics(), but "
                 f"got {scorer!r}"
-            )
-        if self.uses_statistics and norm_bound == "private":
-            raise ValueError(
-                "norm_bound is private, but class statistics of clients with bounds of their own "
-                "have no sum: choose a public one, such as unit"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,17 +10,9 @@ from torch import Tensor
 
 from fedaux_pl.algorithms.base import Released
 from fedaux_pl.algorithms.one_release import OneRelease
+from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean, standardized_labels
-from fedaux_pl.scoring import (
-    Calibration,
-    FeatureMap,
-    Mean,
-    Privacy,
-    Scorer,
-    ScoresAndHead,
-    Standardized,
-    Whitened,
-)
+from fedaux_pl.scoring import MeanScoring, Privacy, ScoresAndHead, ScoringRecipe
 from fedaux_pl.scoring.scoring import plain_settings
 
 
@@ -31,11 +24,14 @@ class FedAUXfdp(OneRelease):
     delta)-private if it is secret. That and the number of its records are all that leaves a client.
 
     Args:
-        scorer: What certainty scores are made of, as in ``FedAUX``.
+        scoring: What certainty scores are made of, as in ``FedAUX``, without class statistics. The
+            head is fitted to the same rows as the scores.
         regularization: lambda of the classifier; a larger one needs less noise and separates less.
         share: The share of the scores in the budget, in mu^2; the head has the rest.
         sharpness: The teacher's labels are softmax(sharpness z) of its logits z, standardized class
-            by class over the distillation data; above 0 and at most 20.
+            by class over the distillation data; above 0 and at most 20. That of the scores is
+            ``scoring.sharpness``.
+        privacy: The privacy of all that leaves a client.
 
     Examples:
         >>> FedAUXfdp(privacy=Privacy(epsilon=0.6, delta=2e-5)).scoring.scorer.shares
@@ -45,16 +41,17 @@ class FedAUXfdp(OneRelease):
     def __init__(
         self,
         *,
-        scorer: Scorer = Mean(),  # noqa: B008
+        scoring: ScoringRecipe = MeanScoring(64, whitening=0.5, sharpness=1.0),  # noqa: B008
         regularization: float = 0.3,
         share: float = 0.5,
-        feature_map: FeatureMap = Whitened(dimensions=64, whitening=0.5),  # noqa: B008
-        calibration: Calibration = Standardized(sharpness=1.0),  # noqa: B008
         sharpness: float = 3.0,
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        released = ScoresAndHead(scorer, regularization, share)
-        super().__init__(released, feature_map, privacy, calibration)
+        is_recipe = isinstance(scoring, ScoringRecipe)
+        check_setting("scoring", scoring, is_recipe, "be a ScoringRecipe such as MeanScoring()")
+        scores = scoring.create(privacy)
+        released = ScoresAndHead(scores.scorer, regularization, share)
+        super().__init__(replace(scores, scorer=released))
         standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it
         self.sharpness = sharpness
 

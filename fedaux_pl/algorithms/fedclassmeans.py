@@ -16,7 +16,7 @@ from fedaux_pl.algorithms.class_teacher import (
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier
-from fedaux_pl.scoring import ClassStatistics, FeatureMap, Privacy, Whitened
+from fedaux_pl.scoring import Privacy, StatisticsScoring
 
 
 class FedClassMeans(OneRelease):
@@ -34,8 +34,7 @@ class FedClassMeans(OneRelease):
             one-hot labels on rows (Fed3R, Fanì et al. 2024), from the same message and without a
             second one; AFL (He et al. 2024) is its limit for a small ``regularization``.
         regularization: lambda of the ridge regression, above 0; it is raised if there is noise.
-        scorer: The statistics, and in how many releases.
-        feature_map: How features are mapped first, by statistics of the public auxiliary data.
+        scoring: How features are mapped first, and in how many releases clients send statistics.
         privacy: The privacy of all that a client releases.
 
     Examples:
@@ -48,8 +47,7 @@ class FedClassMeans(OneRelease):
         *,
         classifier: Literal["discriminant", "ridge"] = "discriminant",
         regularization: float = 0.01,
-        scorer: ClassStatistics = ClassStatistics(),  # noqa: B008
-        feature_map: FeatureMap = Whitened(),  # noqa: B008
+        scoring: StatisticsScoring = StatisticsScoring(),  # noqa: B008
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
         is_known = classifier in ("discriminant", "ridge")
@@ -57,11 +55,11 @@ class FedClassMeans(OneRelease):
         is_valid = is_positive(regularization)
         check_setting("regularization", regularization, is_valid, "be a positive number")
         if classifier == "ridge":
-            releases = scorer.releases
+            releases = scoring.releases
             expected = "be 1 or null, because classifier ridge needs no second release"
-            check_setting("scorer.releases", releases, releases != 2, expected)
-            scorer = replace(scorer, releases=1)
-        super().__init__(scorer, feature_map, privacy)
+            check_setting("scoring.releases", releases, releases != 2, expected)
+            scoring = replace(scoring, releases=1)
+        super().__init__(scoring.create(privacy))
         self.classifier = classifier
         self.regularization = regularization
 

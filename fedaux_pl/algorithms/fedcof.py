@@ -10,7 +10,7 @@ from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier, classifier_of_means
 from fedaux_pl.functional.class_statistics import known_counts
-from fedaux_pl.scoring import ClassSums, FeatureMap, Privacy, ReleasedHead, Whitened
+from fedaux_pl.scoring import ClassSums, Privacy, ReleasedHead, Scoring, Whitened
 from fedaux_pl.scoring.release import stack_heads
 
 _TEMPERATURE = 0.1  # of the softmax of cosines
@@ -28,16 +28,22 @@ class FedCOF(OneRelease):
 
     Args:
         shrinkage: gamma of the paper, which is added to the variances, times the length of a row.
+        dimensions: The number of principal components of public features that rows have; null to
+            choose it by the noise.
+        whitening: How far the variances of the components are made equal, from 0 to 1; null to
+            choose it by the dimensions.
+        privacy: The privacy of all that a client releases.
     """
 
     def __init__(
         self,
         *,
         shrinkage: float = 1.0,
-        feature_map: FeatureMap = Whitened(),  # noqa: B008
+        dimensions: int | None = None,
+        whitening: float | None = None,
         privacy: Privacy = Privacy(),  # noqa: B008
     ) -> None:
-        super().__init__(ClassSums(), feature_map, privacy)
+        super().__init__(Scoring(ClassSums(), Whitened(dimensions, whitening), privacy=privacy))
         check_setting("shrinkage", shrinkage, is_positive(shrinkage), "be a positive number")
         self.shrinkage = shrinkage
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from fedaux_pl.algorithms.base import Algorithm, Released
-from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, Scoring, Standardized
+from fedaux_pl.scoring import Scoring
 
 
 class OneRelease(Algorithm, ABC):
@@ -17,10 +17,7 @@ class OneRelease(Algorithm, ABC):
     are not asked again.
 
     Args:
-        scorer: What a client releases.
-        feature_map: How features are mapped first, by statistics of the public auxiliary data.
-        privacy: The privacy of all that leaves a client.
-        calibration: How the server turns a released vector into scores, at no cost in privacy.
+        scoring: What a client releases, and the privacy of all that leaves a client.
     """
 
     distills = True
@@ -28,15 +25,9 @@ class OneRelease(Algorithm, ABC):
     trains_clients = False
     scoring: Scoring
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        feature_map: FeatureMap,
-        privacy: Privacy,
-        calibration: Calibration = Standardized(),  # noqa: B008 - frozen
-    ) -> None:
+    def __init__(self, scoring: Scoring) -> None:
         super().__init__(pretrained=True)
-        self.scoring = Scoring(scorer, feature_map, calibration, "unit", privacy, shrink=False)
+        self.scoring = scoring
 
     def settings(self) -> dict[str, Any]:
         """The method and its options as plain values; its clients train nothing."""

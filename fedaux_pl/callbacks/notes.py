@@ -91,11 +91,11 @@ def describe_remedy(scoring: Scoring | None) -> str | None:
         return None
     calibration = scoring.calibration
     if isinstance(calibration, Sigmoid):
-        return "set --model.algorithm.calibration Standardized"
+        return "set --model.algorithm.scoring MeanScoring"
     if isinstance(calibration, Standardized) and calibration.sharpness < MAX_SHARPNESS:
         return (
-            f"raise --model.algorithm.calibration.sharpness above {calibration.sharpness:g} (at "
-            f"most {MAX_SHARPNESS:g})"
+            f"raise --model.algorithm.scoring.sharpness above {calibration.sharpness:g} (at most "
+            f"{MAX_SHARPNESS:g})"
         )
     return None
 

@@ -82,9 +82,10 @@ Common options:
                                        privacy of FedAUX's scores: smaller is more private
   --model.algorithm.privacy.secret true
                                        noise that nobody can repeat: every run costs epsilon anew
-  --model.algorithm.scorer Mean        what a client releases: Mean, ClassStatistics
-                                       or Logistic (the paper's)
-  --model.algorithm.feature_map.dimensions 64
+  --model.algorithm.scoring MeanScoring
+                                       what a client releases: MeanScoring, StatisticsScoring
+                                       or PaperScoring
+  --model.algorithm.scoring.dimensions 64
                                        dimensions of the features that it is computed from
   --model.clients '{{resnet8: 20}}'      clients per architecture: one or several architectures
   --model.participation 0.4            share of the clients that train in a round
@@ -112,7 +113,8 @@ More commands:
 More help:
   fedaux-pl fit --model.help                       options of the federation
   fedaux-pl fit --model.algorithm.help FedAUX      options of one method
-  fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scorer.help Logistic  options of a scorer
+  fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scoring.help PaperScoring
+                                                   options of a scoring
   fedaux-pl fit --data.auxiliary.help ImageFolder  options of one data source
   fedaux-pl fit --config FILE --print_config       all values of a configuration
   fedaux-pl fit --help                             all options, most of them the Trainer's

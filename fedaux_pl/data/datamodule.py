@@ -40,7 +40,8 @@ class FederatedDataModule(pl.LightningDataModule):
         alpha: The concentration of the Dirichlet distribution, without given clients. With 0.01 a
             client holds little more than one class; with 100 its classes are nearly balanced.
         negative_fraction: The fraction of D_aux that becomes D^-; the rest is D_distill. 0 for
-            methods and scorers that do not use D^-, such as FedDF, Mean and ClassStatistics.
+            methods and scorings that do not use D^-, such as FedDF, ``MeanScoring`` and
+            ``StatisticsScoring``.
         seed: The seed of the splits and of the order of all batches.
         validation_fraction: The fraction of every client's training data that is held out as
             validation data, in [0, 1). 0 for the validation data of ``private``, if it has any.

@@ -137,7 +137,7 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
     if scoring is not None and scoring.depends_on_negatives and data.negative_fraction == 0:
         raise ConfigurationError(
             f"data.negative_fraction: got 0; expected more for {scoring.scorer} with norm_bound "
-            f"{scoring.norm_bound!r}, which use D^-: set it, or use Mean with norm_bound 'unit'"
+            f"{scoring.norm_bound!r}, which use D^-: set it, or use MeanScoring"
         )
 
 

@@ -11,10 +11,13 @@ import numpy as np
 from fedaux_pl.algorithms import Algorithm
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.settings import TrainingSettings
-from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, SecureSums
+from fedaux_pl.scoring import Calibration, FeatureMap, Privacy, Scorer, ScoringRecipe, SecureSums
 
 # A checkpoint is data: it chooses among these kinds of objects, and of classes that are imported.
-_KINDS = (Algorithm, TrainingSettings, Scorer, FeatureMap, Calibration, Privacy, SecureSums)
+_KINDS = (
+    *(Algorithm, TrainingSettings, Privacy, SecureSums),
+    *(ScoringRecipe, Scorer, FeatureMap, Calibration),
+)
 _NOT_SAVED = "not_saved"
 
 

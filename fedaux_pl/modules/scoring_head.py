@@ -23,18 +23,14 @@ from fedaux_pl.models.layers import check_separate_records
 from fedaux_pl.modules.batch_checks import check_inputs, first_entry, unpack_pair
 from fedaux_pl.modules.model_argument import resolve_model, save_arguments, without_head
 from fedaux_pl.scoring import (
-    Identity,
-    Logistic,
-    NormBound,
+    PaperScoring,
     Privacy,
     PublicMap,
     Release,
-    Scoring,
-    Sigmoid,
+    ScoringRecipe,
     Step,
     spent,
 )
-from fedaux_pl.scoring.scorers import check_converged
 
 
 class ScoringHead(LightningModule):
@@ -42,9 +38,9 @@ class ScoringHead(LightningModule):
 
     Training batches are (inputs, membership): membership is 1 for the client's own samples D_i and
     0 for the public negatives D^-; inputs are images if a model is given and features if not.
-    One epoch collects the features; at its end the head is fitted up to ``tolerance``, and the fit
-    stops. ``release`` adds noise, once; ``forward`` and ``predict`` apply the released weight.
-    Logs ``train/auroc`` and ``train/gradient_norm`` of the fit, and ``val/auroc``.
+    One epoch collects the features; at its end the head is fitted, and the fit stops. ``release``
+    adds noise, once; ``forward`` and ``predict`` apply the released weight. Logs ``train/auroc`` of
+    the fit, and ``val/auroc``.
 
     The guarantee is for replacing one record. It assumes that a record of D_i occurs once in an
     epoch (no sampling with replacement), that h_0 maps each record by itself (BatchNorm by running
@@ -55,27 +51,15 @@ class ScoringHead(LightningModule):
         model: h_0: the name of an architecture, or a module with ``features``, ``head`` and
             ``feature_dim``; None if batches hold features already. A module is not saved with
             the hyper-parameters: pass it again to ``load_from_checkpoint``.
-        regularization: lambda of the objective.
-        norm_bound: The bound on the norm of a feature vector: a public number, ``negatives`` for
-            the largest norm among D^-, ``unit`` to scale all to norm 1, or ``private`` for the
-            paper's largest norm among D_i and D^-, which itself reveals private data: for
-            comparison only, releases are marked as flawed.
-        normalized: Whether the objective has the mean of the losses, as in the paper. False: their
-            sum, as in the authors' code. The noise then does not cover the sensitivity, whose bound
-            is N times as large: for comparison only, releases are marked as flawed.
-        xi: Added to every score.
-        tolerance: The norm of the objective's gradient at which a fit is finished. It is part of
-            the sensitivity, and a fit that does not reach it cannot be released.
-        max_iter: The maximum number of iterations of the solver.
+        scoring: What the head is fitted by, as in ``FedAUX``, without class statistics. D^- are the
+            public data of its feature map and calibration; vectors are not shrunk, because those
+            of other clients are unknown. Another recipe than the default is not saved with the
+            hyper-parameters, either.
         model_options: Further arguments of ``create_model``, such as ``in_channels``.
-        scoring: Another scorer, feature map, norm bound and calibration, such as those of
-            ``FedAUX().scoring``, in place of the options from ``regularization`` to ``tolerance``.
-            D^- are the public data of map and calibration; ``release`` states the privacy. It is
-            not saved, either.
 
     Examples:
-        >>> from fedaux_pl import FedAUX
-        >>> head = ScoringHead(scoring=FedAUX().scoring)
+        >>> from fedaux_pl import MeanScoring
+        >>> head = ScoringHead(scoring=MeanScoring())
         >>> head.fit_features(positives=torch.rand(40, 8) + 0.5, negatives=torch.rand(60, 8))
         >>> weight = head.release(epsilon=1.0, delta=1e-5)
         >>> head(torch.rand(5, 8)).shape, head.spent[1]
@@ -85,37 +69,23 @@ class ScoringHead(LightningModule):
     def __init__(
         self,
         model: str | nn.Module | None = None,
-        regularization: float = 0.1,
-        norm_bound: NormBound = "negatives",
-        normalized: bool = True,
-        xi: float = 1e-8,
-        tolerance: float = 1e-10,
-        max_iter: int = 1000,
+        scoring: ScoringRecipe = PaperScoring(),  # noqa: B008
         model_options: dict[str, Any] | None = None,
-        scoring: Scoring | None = None,
     ) -> None:
         super().__init__()
-        saved = None if scoring is None else "not saved: Scoring"
-        save_arguments(self, model, ignore=["scoring"], scoring=saved)
+        saved = {} if scoring == PaperScoring() else {"scoring": f"not saved: {scoring!r}"}
+        save_arguments(self, model, ignore=["scoring"], **saved)
         self.automatic_optimization = False
-        if scoring is None:
-            scoring = Scoring(
-                scorer=Logistic(regularization, normalized, tolerance),
-                feature_map=Identity(),
-                calibration=Sigmoid(xi),
-                norm_bound=norm_bound,
-                privacy=Privacy(),  # replaced in each release
-                shrink=False,
-            )
-        is_valid = isinstance(scoring, Scoring) and not scoring.scorer.uses_labels
-        check_setting("scoring", scoring, is_valid, "be a Scoring whose scorer needs no labels")
-        self.scoring = scoring
-        self.scorer = scoring.scorer
+        is_recipe = isinstance(scoring, ScoringRecipe)
+        check_setting("scoring", scoring, is_recipe, "be a ScoringRecipe such as MeanScoring()")
+        self.scoring = scoring.create(Privacy())  # which is replaced in each release
+        self.scorer = self.scoring.scorer
+        needs_labels = self.scorer.uses_labels
+        check_setting("scoring", scoring, not needs_labels, "have a scorer that needs no labels")
         self.backbone: Any = None
         if model is not None:
             self.backbone = without_head(resolve_model(model, 1, model_options))
             check_separate_records(self.backbone)
-        self.max_iter = max_iter
         self.ledger: list[Release] = []
         self.weight: Tensor | None = None
         self.public_map: PublicMap | None = None  # of the released weight
@@ -123,15 +93,14 @@ class ScoringHead(LightningModule):
         self._negatives: Tensor | None = None  # their rows
         self._fitted_map = PublicMap()
         self._fitted: Tensor | None = None  # before noise: see __getstate__
-        self._gradient_norm = math.inf
         self._sensitivity = math.inf
         self._collected: list[tuple[Tensor, Tensor]] = []
         self.val_auroc = BinaryAUROC()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the fit out of copies and pickles, such as ``torch.save(head)`` writes."""
-        unfitted = {"_fitted": None, "_fitted_map": PublicMap(), "_gradient_norm": math.inf}
-        return super().__getstate__() | unfitted | {"_negatives": None, "_collected": []}
+        unfitted = {"_fitted": None, "_fitted_map": PublicMap(), "_negatives": None}
+        return super().__getstate__() | unfitted | {"_collected": []}
 
     def fit_features(self, positives: Tensor, negatives: Tensor) -> None:
         """Fit the head to features h_0(x) of D_i, shape (|D_i|, d), and of D^-, (|D^-|, d)."""
@@ -151,10 +120,7 @@ class ScoringHead(LightningModule):
         self._sensitivity = self.scoring.sensitivity(len(positives), len(negatives))
         rows = self._fitted_map.private_rows(positives)
         others = self._fitted_map.rows(negatives)
-        if isinstance(self.scorer, Logistic):
-            self._fitted, self._gradient_norm = self.scorer.fit(rows, others, self.max_iter)
-        else:
-            self._fitted = self.scorer.vector(rows, negatives=others)
+        self._fitted = self.scorer.vector(rows, negatives=others)
         self._negatives = others
         return rows, others
 
@@ -205,7 +171,7 @@ class ScoringHead(LightningModule):
         self._collected.append((rows, member.bool()))
 
     def on_train_epoch_end(self) -> None:
-        """Fit the head, logs its AUROC and gradient norm, and stops the Trainer."""
+        """Fit the head, log its AUROC, and stop the Trainer."""
         features = torch.cat([rows for rows, _ in self._collected])
         member = torch.cat([flags for _, flags in self._collected])
         self._collected = []
@@ -213,8 +179,6 @@ class ScoringHead(LightningModule):
         assert self._fitted is not None  # noqa: S101 - for mypy
         scores = torch.cat([rows, others]).cpu() @ self._fitted.cpu()
         self.log("train/auroc", binary_auroc(scores, torch.arange(len(scores)) < len(rows)))
-        if isinstance(self.scorer, Logistic):
-            self.log("train/gradient_norm", self._gradient_norm)
         self.trainer.should_stop = True
 
     def release(
@@ -253,8 +217,6 @@ class ScoringHead(LightningModule):
                 "there is no fit to release: fit first (a checkpoint holds what was released, "
                 "never the fit itself)"
             )
-        if isinstance(self.scorer, Logistic):
-            check_converged(self._gradient_norm, self.scorer.tolerance)
         if self.ledger and not compose:
             epsilon, delta = self.spent
             raise PrivacyError(

@@ -7,6 +7,11 @@ such as ``methods/fedmd``. The command line answers each of them with its line.
 
 from collections.abc import Mapping
 
+_FEATURES = (
+    "MeanScoring and StatisticsScoring whiten features, with scoring.dimensions and "
+    "scoring.whitening, and PaperScoring uses them as they are; FedCOF has dimensions and whitening"
+)
+
 REMOVED: Mapping[str, str] = {
     "DSFL": "choose FedDF or FedAvg; on the digits both were more accurate",
     "Fed3R": "FedClassMeans with classifier: ridge",
@@ -14,12 +19,27 @@ REMOVED: Mapping[str, str] = {
     "methods/dsfl": "choose methods/feddf or methods/fedavg; both were more accurate",
     "methods/fed3r": "FedClassMeans with classifier: ridge",
     "methods/fedmd": "choose methods/feddf or methods/fedavg; both were more accurate",
+    "model.algorithm.calibration": (
+        "MeanScoring has scoring.sharpness (it was calibration.sharpness), PaperScoring the sigmoid"
+    ),
     "model.algorithm.discount": "remembered teachers count like those of the round: leave it out",
     "model.algorithm.max_absent": (
         "the 1,000 clients that took part most recently are remembered: leave it out"
     ),
     "model.algorithm.privacy.secure.attempts": (
         "epsilon pays for one attempt at a secure sum: leave it out"
+    ),
+    "model.algorithm.feature_map": _FEATURES,
+    "model.algorithm.norm_bound": (
+        "choose scoring: PaperScoring for negatives (for private with variant: literal), "
+        "MeanScoring and StatisticsScoring for unit"
+    ),
+    "model.algorithm.scorer": (
+        "choose scoring: MeanScoring for Mean, StatisticsScoring for ClassStatistics, or "
+        "PaperScoring for Logistic; docs/extending.md shows a recipe with a scorer of your own"
+    ),
+    "model.algorithm.shrink": (
+        "MeanScoring always shrinks released vectors, and PaperScoring never does: leave it out"
     ),
     "model.distillation.min_share": (
         "every client's prediction counts: the option saved at most a third of a fast round"
@@ -48,6 +68,7 @@ REMOVED: Mapping[str, str] = {
         "if everything that leaves a client must be private, use methods/fedclassmeans: model "
         "updates have no privacy guarantee"
     ),
+    "scoring/whitened_logistic": "choose scoring/whitened_mean, the default of FedAUX",
     "sampled_gaussian_epsilon": "to account for DP-SGD, use opacus or dp-accounting",
     "vote_epsilon": "noise took all that votes gain: a site that minds does not vote",
     "model.optimizer_state": (

@@ -7,6 +7,7 @@ depends on s_i(x) / sum_j s_j(x) only.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ _ROUNDING = 1e-12  # float64 logits whose relative spread is below this are cons
 
 class Calibration(ABC):
     """How the server turns a client's logits into scores."""
+
+    shrinks: ClassVar[bool] = False
+    """Whether the released vectors are first moved towards their mean, as far as noise explains
+    that they differ (``functional.shrink_to_mean``)."""
 
     @abstractmethod
     def scores(self, logits: Tensor, reference: Tensor) -> Tensor:
@@ -61,7 +66,8 @@ class Standardized(Calibration):
 
     The scale of a client's logits depends on the norm of its vector and on the noise in it.
     Standardized logits tell by how many standard deviations x exceeds the mean of D_distill. The
-    relative scores in A_s are then a softmax over clients.
+    relative scores in A_s are then a softmax over clients. The server first shrinks the released
+    vectors towards their mean, which is post-processing, too.
 
     Attributes:
         sharpness: How much more weight the more certain clients get, above 0 and at most 20.
@@ -73,6 +79,8 @@ class Standardized(Calibration):
         >>> Standardized(sharpness=2.0).scores(torch.tensor([0.0, 1.0]), reference)
         tensor([1.0000, 7.3891])
     """
+
+    shrinks: ClassVar[bool] = True
 
     sharpness: float = 3.0
 

@@ -71,7 +71,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     if secure and not isinstance(scorer, ClassStatistics):
         raise ConfigurationError(
             f"privacy.secure is set, but {type(scorer).__name__} needs the vector of each client: "
-            "set privacy.secure to null, or scorer to ClassStatistics"
+            "set privacy.secure to null, or scoring to StatisticsScoring"
         )
     if secure and numbers is not None:
         check_records(scorer, max(map(sum, numbers.sizes.values())))
@@ -119,8 +119,7 @@ def check_records(scorer: Scorer, count: int) -> None:
     if count > most:
         raise ConfigurationError(
             f"the clients of a secure sum have {count:,} records together; expected at most "
-            f"{most:,} with second_moment {scorer.second_moment:g}: raise it ({most_records(1):,} "
-            "records with 1), leave out clients, or set privacy.secure to null"
+            f"{most:,}: leave out clients, or set privacy.secure to null"
         )
 
 
@@ -128,7 +127,7 @@ def _known(numbers: PublicNumbers | None) -> PublicNumbers:
     if numbers is None:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions of feature_map and releases of the scorer (1 or 2)"
+            "it: set dimensions and, with class statistics, releases (1 or 2)"
         )
     return numbers
 

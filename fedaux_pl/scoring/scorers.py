@@ -156,17 +156,13 @@ class Logistic(Scorer):
         """Compute the minimizer of J; raise a PrivacyError if the tolerance is not reached."""
         if negatives is None:
             raise ValueError("Logistic needs the rows of negatives")
-        weight, gradient_norm = self.fit(rows, negatives)
+        num_samples = len(rows) + len(negatives)
+        strength = self.regularization / (1 if self.normalized else num_samples)
+        weight, gradient_norm = fit_scoring_head(
+            rows, negatives, strength, tolerance=self.tolerance
+        )
         check_converged(gradient_norm, self.tolerance)
         return weight
-
-    def fit(
-        self, positives: Tensor, negatives: Tensor, max_iter: int = 1000
-    ) -> tuple[Tensor, float]:
-        """Return the weight and the norm of the gradient of J at it, see ``fit_scoring_head``."""
-        num_samples = len(positives) + len(negatives)
-        strength = self.regularization / (1 if self.normalized else num_samples)
-        return fit_scoring_head(positives, negatives, strength, max_iter, self.tolerance)
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
         """2 / (lambda N) + 2 tolerance / lambda."""
@@ -184,6 +180,6 @@ def check_converged(gradient_norm: float, tolerance: float) -> None:
     if not gradient_norm <= tolerance:  # NaN too
         raise PrivacyError(
             f"the fit stopped at a gradient norm of {gradient_norm:.3g}, above the tolerance of "
-            f"{tolerance:.3g} that its sensitivity assumes: raise the tolerance or max_iter and "
-            "fit again"
+            f"{tolerance:.3g} that its sensitivity assumes: raise its regularization or its "
+            "tolerance, and fit again"
         )

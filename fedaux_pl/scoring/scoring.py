@@ -1,4 +1,4 @@
-"""The options of certainty scoring: what clients release, and how it becomes scores."""
+"""Certainty scoring: what clients release, and how it becomes scores."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import shrink_to_mean
-from fedaux_pl.scoring.calibration import Calibration
+from fedaux_pl.scoring.calibration import Calibration, Standardized
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
 from fedaux_pl.scoring.release import VERSION, Privacy, ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Scorer
@@ -20,17 +20,26 @@ NormBound = float | Literal["negatives", "unit", "private"]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Everything that defines the clients' certainty scores; ``FedAUX`` explains the options.
+    """Everything that defines the clients' certainty scores; a ``ScoringRecipe`` creates it.
 
     ``plan`` makes of it the steps in which clients release.
+
+    Attributes:
+        scorer: What a client releases.
+        feature_map: How features are mapped first, by statistics of the public auxiliary data.
+        calibration: How the server turns a released vector into scores, at no cost in privacy; it
+            has no part with class statistics.
+        norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
+            (the largest norm among D^-), ``unit`` (all are scaled to norm 1), or ``private`` (the
+            paper's, over private data too: NOT private, for comparison).
+        privacy: The privacy of all that a client releases.
     """
 
     scorer: Scorer
     feature_map: FeatureMap
-    calibration: Calibration
-    norm_bound: NormBound
-    privacy: Privacy
-    shrink: bool
+    calibration: Calibration = Standardized()  # noqa: RUF009 - frozen
+    norm_bound: NormBound = "unit"
+    privacy: Privacy = Privacy()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         bases = {"scorer": Scorer, "feature_map": FeatureMap, "calibration": Calibration}
@@ -42,8 +51,13 @@ class Scoring:
         is_valid = is_positive or bound in ("negatives", "unit", "private")
         expected = "be 'negatives', 'unit', 'private' or a positive number"
         check_setting("norm_bound", bound, is_valid, expected)
-        if self.shrink and bound == "private":  # it scales the vectors of clients differently
-            raise ValueError("norm_bound is private: set shrink to false, or choose a public one")
+        # it scales the vectors of clients differently: they have no sum and no mean
+        if bound == "private" and (self.calibration.shrinks or self.scorer.uses_labels):
+            raise ValueError(
+                "norm_bound is private, which needs a scorer without labels and a calibration that "
+                f"does not shrink, such as Sigmoid(), but got {self.scorer!r} and "
+                f"{self.calibration!r}: choose a public one, such as unit"
+            )
 
     @property
     def flaw(self) -> str:
@@ -61,15 +75,14 @@ class Scoring:
         """Return all options as plain values; an object becomes its class name and its fields."""
         return {**self.release_settings(), **self.privacy.sum_settings()} | {
             "calibration": plain_settings(self.calibration),
-            "shrink": self.shrink,
             "secret_noise": self.privacy.secret,
         }
 
     def release_settings(self) -> dict[str, Any]:
         """Return the options that determine a release, as plain values.
 
-        Calibration and shrinkage are left out: changing them needs no new release, which would cost
-        privacy again. The settings below are part of the keys of ledgers and caches: never rename,
+        The calibration is left out: changing it needs no new release, which would cost privacy
+        again. The settings below are part of the keys of ledgers and caches: never rename,
         reorder or remove one.
         """
         return {
@@ -107,8 +120,8 @@ class Scoring:
         return self.scorer.sensitivity(num_positives, num_negatives)
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
-        """Shrink the heads of the clients of one architecture, if ``shrink`` is set."""
-        if not self.shrink or not heads:
+        """Shrink the heads of the clients of one architecture, if the calibration does so."""
+        if not self.calibration.shrinks or not heads:
             return list(heads)
         shrunk = shrink_to_mean(*stack_heads(heads))
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]

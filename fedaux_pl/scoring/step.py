@@ -29,10 +29,9 @@ class Step:
 
     Examples:
         >>> import torch
-        >>> from fedaux_pl.scoring import Mean, Privacy, Standardized, Whitened
+        >>> from fedaux_pl.scoring import MeanScoring, Privacy
         >>> features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-        >>> options = {"scorer": Mean(), "feature_map": Whitened(4), "calibration": Standardized()}
-        >>> scoring = Scoring(**options, norm_bound="unit", privacy=Privacy(1.0), shrink=True)
+        >>> scoring = MeanScoring(dimensions=4).create(Privacy(epsilon=1.0))
         >>> public_map = scoring.fit_map(features, negatives=features[:20])
         >>> head = Step(scoring).release(0, features[20:], features[:20], public_map, noise_seed=0)
         >>> logits = head.logits(features)

@@ -1,5 +1,7 @@
 """Methods whose clients send private releases once, and nothing else."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
@@ -12,21 +14,20 @@ from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.functional import classifier_of_means, soft_labels
 from fedaux_pl.scoring import (
     Centered,
-    ClassStatistics,
     Collected,
-    Mean,
+    MeanScoring,
     Privacy,
     Residuals,
     ScoresAndHead,
     SecureSums,
+    StatisticsScoring,
     Step,
-    Whitened,
     spent,
 )
 from fedaux_pl.scoring.guarantee import Guarantee
 from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
-from tests.paper import with_privacy
+from tests.paper import Parts
 
 
 def ridge(**options):
@@ -34,12 +35,22 @@ def ridge(**options):
 
 
 METHODS = [FedClassMeans, ridge, FedAUXfdp, FedCOF]
-MAP = Whitened(dimensions=8)
-TWO = ClassStatistics(releases=2)
+MEAN = MeanScoring(dimensions=8, sharpness=1.0)
+ONE = StatisticsScoring(dimensions=8)
+TWO = StatisticsScoring(dimensions=8, releases=2)
 
 
-def method(kind, **options):
-    return kind(**with_privacy({"feature_map": MAP, "epsilon": 5.0} | options))
+def method(kind, epsilon=5.0, secret=False, **options):
+    rows = {FedCOF: {"dimensions": 8}, FedAUXfdp: {"scoring": MEAN}}.get(kind, {"scoring": ONE})
+    return kind(privacy=Privacy(epsilon, secret=secret), **(rows | options))
+
+
+@dataclass(frozen=True)
+class CenteredStatistics(StatisticsScoring):
+    """Class statistics of features that are not whitened."""
+
+    def create(self, privacy):
+        return replace(super().create(privacy), feature_map=Centered())
 
 
 class LockPrivateData(FederationCallback):
@@ -94,7 +105,7 @@ def test_all_that_leaves_a_client_is_said(kind, tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
-@pytest.mark.parametrize(("kind", "options"), [(FedClassMeans, {"scorer": TWO}), (FedAUXfdp, {})])
+@pytest.mark.parametrize(("kind", "options"), [(FedClassMeans, {"scoring": TWO}), (FedAUXfdp, {})])
 def test_a_resumed_run_ends_with_the_same_weights(kind, options, tmp_path):
     whole, first, resumed = (create(method(kind, **options)) for _ in range(3))
     fit(tmp_path, whole, 3)
@@ -196,7 +207,7 @@ def test_teachers_of_exact_releases_know_the_classes(kind):
 
 def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
     """A_s (eq. 3 of FedAUX) with the clients' heads, computed naively."""
-    algorithm = method(FedAUXfdp, epsilon=None, scorer=Mean())
+    algorithm = method(FedAUXfdp, epsilon=None)
     rows, labels = blobs()
     sent = released(algorithm, rows, labels, rows)
     public = sent.heads[0].public_map.rows(rows)
@@ -227,7 +238,7 @@ def test_a_ridge_regression_is_that_of_all_records(sizes):
 
 def test_a_ridge_regression_has_the_results_of_fed3r_in_version_1_0():
     """Numbers of the class Fed3R, with noise that raises lambda."""
-    algorithm = method(ridge, feature_map=Centered())
+    algorithm = method(ridge, scoring=CenteredStatistics())
     features, labels = blobs()
     sent = released(algorithm, features, labels, features)
     first, second = (head.weight for head in sent.heads)
@@ -256,14 +267,14 @@ def test_a_ridge_regression_uses_releases_that_fed3r_made_with_version_1_0():
     numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
     [step] = ridge().plan(numbers).values()
     assert str(step.settings()) == SETTINGS
-    one = FedClassMeans(scorer=ClassStatistics(releases=1))
+    one = FedClassMeans(scoring=StatisticsScoring(releases=1))
     assert [str(step.settings()) for step in one.plan(numbers).values()] == [SETTINGS]
 
 
 def test_a_ridge_regression_has_one_release():
     assert ridge().scoring.scorer.releases == 1
-    with pytest.raises(ValueError, match=r"releases: got 2; .* classifier ridge needs no second"):
-        ridge(scorer=TWO)
+    with pytest.raises(ValueError, match=r"scoring\.releases: got 2; .* ridge needs no second"):
+        ridge(scoring=TWO)
     with pytest.raises(ValueError, match="classifier: got 'Ridge'; expected to be 'discriminant' "):
         FedClassMeans(classifier="Ridge")
     with pytest.raises(ValueError, match="regularization: got 0; expected to be a positive number"):
@@ -299,9 +310,14 @@ def test_settings_are_those_of_the_constructor():
 
 def test_what_a_method_cannot_use_is_refused():
     with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
-        FedAUX(scorer=ScoresAndHead())
-    with pytest.raises(ValueError, match="bounds of their own have no sum"):
-        FedAUX(scorer=ClassStatistics(), norm_bound="private", shrink=False)
+        FedAUX(scoring=Parts(ScoresAndHead()))
+    with pytest.raises(ValueError, match="norm_bound is private, which needs a scorer without lab"):
+        FedAUXfdp(scoring=Parts(norm_bound="private"))
+    with pytest.raises(ValueError, match=r"scorer: got ClassStat.*expected to be a Scorer without"):
+        FedAUXfdp(scoring=StatisticsScoring())
+    for kind in (FedAUX, FedAUXfdp):
+        with pytest.raises(ValueError, match=r"scoring: got .*; expected to be a ScoringRecipe"):
+            kind(scoring=FedAUX().scoring)
     with pytest.raises(ConfigurationError, match="ClassSums needs the vector of each client"):
         FedCOF(privacy=Privacy(secure=SecureSums())).plan(None)
 
@@ -313,7 +329,7 @@ def test_architectures_are_mixed(kind, tmp_path):
 
 
 def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path):
-    algorithm = method(FedClassMeans, epsilon=1.0, secret=True, scorer=TWO)
+    algorithm = method(FedClassMeans, epsilon=1.0, secret=True, scoring=TWO)
     federation = create(algorithm)
     fit(tmp_path, federation, 0)
     second = federation.releases["gradient/resnet8"]

@@ -13,21 +13,20 @@ from fedaux_pl.scoring import (
     Centered,
     ClassStatistics,
     Collected,
-    Mean,
     Privacy,
     SecureSums,
-    Whitened,
+    StatisticsScoring,
 )
 from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
+from tests.paper import Parts
 
-MAP = Whitened(dimensions=8)
 SECURE = Privacy(secure=SecureSums())
 
 
-def posterior(epsilon=5.0, releases=1, feature_map=MAP, **privacy):
-    scorer = ClassStatistics(releases=releases)
-    return FedAUX(scorer=scorer, feature_map=feature_map, privacy=Privacy(epsilon, **privacy))
+def posterior(epsilon=5.0, releases=1, **privacy):
+    scoring = StatisticsScoring(dimensions=8, releases=releases)
+    return FedAUX(scoring=scoring, privacy=Privacy(epsilon, **privacy))
 
 
 def blobs(count=90, classes=3):
@@ -149,11 +148,16 @@ def test_secure_sums_have_the_noise_of_one_client(tmp_path):
     assert "together cost (epsilon 5, delta 1e-05)" in text
 
 
-@pytest.mark.parametrize("feature_map", [Whitened(dimensions=8), Centered()])
-def test_architectures_are_mixed(tmp_path, feature_map):
+CENTERED = Parts(ClassStatistics(releases=2), Centered(), norm_bound="unit")
+
+
+@pytest.mark.parametrize(
+    "algorithm", [posterior(releases=2), FedAUX(scoring=CENTERED, privacy=Privacy(5.0))]
+)
+def test_architectures_are_mixed(tmp_path, algorithm):
     """Also with rows of different lengths."""
     clients = {"resnet8": 2, "shufflenet": 2}
-    federation = create(posterior(releases=2, feature_map=feature_map), clients)
+    federation = create(algorithm, clients)
     fit(tmp_path, federation, 1, split(4))
     gradients = ["gradient/resnet8", "gradient/shufflenet"]
     assert list(federation.releases) == ["statistics", *gradients]
@@ -167,7 +171,7 @@ def test_architectures_are_mixed(tmp_path, feature_map):
     ("algorithm", "shufflenets", "problem"),
     [
         (
-            FedAUX(scorer=Mean(), privacy=SECURE),
+            FedAUX(privacy=SECURE),
             3,
             "Mean needs the vector of each",
         ),

@@ -40,10 +40,10 @@ def test_scores_that_do_nothing(effective, teachers, text):
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        ({"calibration": Sigmoid()}, "set --model.algorithm.calibration Standardized"),
+        ({"calibration": Sigmoid()}, "set --model.algorithm.scoring MeanScoring"),
         (
             {"calibration": Standardized(sharpness=1.5)},
-            "raise --model.algorithm.calibration.sharpness above 1.5 (at most 20)",
+            "raise --model.algorithm.scoring.sharpness above 1.5 (at most 20)",
         ),
         ({"calibration": Standardized(sharpness=20.0)}, None),
         ({"scorer": ClassStatistics()}, None),  # as with --config silos: they know the same
@@ -59,7 +59,7 @@ def test_the_remedy_is_an_option_or_nothing_is_said(options, remedy):
 
 
 @pytest.mark.parametrize(
-    "option", ["calibration=Standardized", "calibration.sharpness=6", "calibration.sharpness=20"]
+    "option", ["scoring=MeanScoring", "scoring.sharpness=6", "scoring.sharpness=20"]
 )
 def test_the_remedies_are_accepted(option):
     auxiliary = ["--data.private=Digits", "--data.auxiliary=Digits", "--model.clients={resnet8: 2}"]

@@ -30,7 +30,7 @@ from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.scoring import Privacy, Standardized, Whitened
+from fedaux_pl.scoring import MeanScoring, Privacy
 from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
@@ -345,9 +345,8 @@ def test_a_resumed_run_does_not_repeat_its_notes(tmp_path, capsys):
 
 def test_notes_about_scores(tmp_path, capsys):
     """Noise a thousand times the vectors, and scores that are nearly the same for all."""
-    small = {"feature_map": Whitened(dimensions=8)}
-    useless = {"privacy": Privacy(1e-4), "calibration": Standardized(sharpness=1e-3)}
-    federation, quick = create(FedAUX(**small, **useless)), FederationReport(images=False)
+    useless = {"scoring": MeanScoring(8, sharpness=1e-3), "privacy": Privacy(1e-4)}
+    federation, quick = create(FedAUX(**useless)), FederationReport(images=False)
     folder = reported(tmp_path, federation, 1, quick)
     kept = read_json(folder / "summary.json")["notes"]
     assert [note.split(":")[0] for note in kept][:2] == [
@@ -356,7 +355,7 @@ def test_notes_about_scores(tmp_path, capsys):
     ]
     printed = capsys.readouterr().out
     assert all(f"note: {note}\n" in printed for note in kept)
-    federation = create(FedAUX(privacy=Privacy(None), **small))
+    federation = create(FedAUX(scoring=MeanScoring(8), privacy=Privacy(None)))
     reported(tmp_path / "without", federation, 1, quick)
     printed = capsys.readouterr().out
     assert "noise exceeds" not in printed
@@ -407,7 +406,7 @@ def test_what_is_private_and_what_is_not(tmp_path_factory, options, says):
 
 def test_the_lines_before_the_first_round(tmp_path, capsys):
     """The table has three lines where clients make one release, and no repr of an object."""
-    mean = FedAUX(feature_map=Whitened(dimensions=8, whitening=0.5), privacy=Privacy(1.0))
+    mean = FedAUX(scoring=MeanScoring(dimensions=8, whitening=0.5), privacy=Privacy(1.0))
     reported(tmp_path, create(mean), 1, FederationReport(images=False))
     lines = capsys.readouterr().out.splitlines()
     header = next(number for number, line in enumerate(lines) if "what leaves a client" in line)

@@ -413,7 +413,7 @@ def test_wrong_options_are_told_in_two_lines_with_status_2(capsys):
         (["--model.help"], ["--model.participation", "--model.clients", "linear evaluation"]),
         (
             ["--model.algorithm.help", "FedAUX"],
-            ["--model.algorithm.privacy.epsilon", "null for no", "--model.algorithm.scorer"],
+            ["--model.algorithm.privacy.epsilon", "null for no", "--model.algorithm.scoring"],
         ),
         (["--data.auxiliary.help", "ImageFolder"], ["--data.auxiliary.root"]),
         (
@@ -470,7 +470,7 @@ def test_auto_is_the_cpu_on_a_mac(tmp_path, monkeypatch):
 
 
 def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
-    more = ["--model.participation=0.7", "--model.algorithm.feature_map.dimensions=9"]
+    more = ["--model.participation=0.7", "--model.algorithm.scoring.dimensions=9"]
     more.append("--seed_everything=7")
     with pytest.raises(SystemExit) as ended:
         main(tiny("fit", tmp_path, *more, "--print_config"))

@@ -16,7 +16,7 @@ from fedaux_pl.cli import verbs as commands
 from fedaux_pl.data import NpzImages, Source
 from fedaux_pl.errors import UsageError
 from fedaux_pl.models import model_names
-from fedaux_pl.scoring import Logistic, Mean, Privacy, Standardized, Whitened
+from fedaux_pl.scoring import Logistic, MeanScoring, PaperScoring, Privacy
 from tests.command_line import resolver
 from tests.paper import paper_scoring
 
@@ -82,10 +82,12 @@ def of_object(cli, path):
             return settings["method"]
         if rest[1] == "privacy":
             return getattr(cli.model.algorithm.scoring.privacy, rest[2])
-        value = settings[rest[1]]
-        if not isinstance(value, dict):
-            return value
-        return value[rest[3]] if rest[2:3] == ["init_args"] else value["class"]
+        if rest[1] == "scoring":
+            recipe = cli.model.algorithm.arguments()["scoring"]
+            return getattr(recipe, rest[3]) if len(rest) == 4 else type(recipe).__name__
+        if rest[1] in ("dimensions", "whitening"):
+            return settings["feature_map"][rest[1]]
+        return settings[rest[1]]
     name = "class_order" if name == "classes" else name
     value = getattr(cli.model if part == "model" else cli.datamodule, name)
     if isinstance(value, Source):
@@ -108,7 +110,7 @@ def test_there_is_a_file_for_every_point_of_the_paper():
     others |= {"fedauxfdp", "fedclassmeans", "fedcof"}
     assert names("methods") == others | methods | {f"{name}_p" for name in methods}
     papers = {"paper", "paper_literal", "authors"}
-    assert names("scoring") == papers | {"whitened_mean", "whitened_logistic", "posterior"}
+    assert names("scoring") == papers | {"whitened_mean", "posterior"}
     assert names("participation") == {"c20", "c40", "c80", "c100"}
     alphas = (0.01, 0.04, 0.16, 0.64, 2.56, 10.24, 100)
     assert names("heterogeneity") == {f"alpha_{alpha:g}" for alpha in alphas}
@@ -171,7 +173,7 @@ def test_names_of_files_are_their_values():
         if name := re.search(r"epsilon_([\d.]+)_delta_(1e-\d)(?:_lambda_([\d.]+))?\.yaml", file):
             point = layer["model"]["algorithm"]["init_args"]
             assert tuple(point["privacy"].values()) == (float(name[1]), float(name[2]))
-            assert point["scorer"]["init_args"]["regularization"] == float(name[3] or 0.01)
+            assert point["scoring"]["init_args"]["regularization"] == float(name[3] or 0.01)
 
 
 @pytest.mark.parametrize(
@@ -263,15 +265,10 @@ def test_fedaux_is_private_and_remembers_unless_told_otherwise(created):
 
 
 def test_public_whitening_is_private_whatever_was_below_it(created):
-    for name, scorer in (("mean", Mean()), ("logistic", Logistic())):
-        for below in ("scoring/paper", "scoring/authors", "scoring/paper_literal"):
-            cli = created(*layered(below, f"scoring/whitened_{name}"))
-            scoring = cli.model.algorithm.scoring
-            assert scoring.scorer == scorer
-            assert isinstance(scoring.feature_map, Whitened)
-            assert isinstance(scoring.calibration, Standardized)
-            assert (scoring.norm_bound, scoring.flaw) == ("unit", "")
-            assert scoring.privacy == Privacy()
+    for below in ("scoring/paper", "scoring/authors", "scoring/paper_literal"):
+        scoring = created(*layered(below, "scoring/whitened_mean")).model.algorithm.scoring
+        assert scoring == MeanScoring().create(Privacy())
+        assert scoring.flaw == ""
 
 
 @pytest.mark.parametrize(
@@ -286,8 +283,8 @@ def test_the_papers_scoring_is_pinned(name, created):
     """By name, so that it stays what it is when the default is another one."""
     layer = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
     options = layer["model"]["algorithm"]["init_args"]
-    assert (options["scorer"]["class_path"], options["feature_map"]) == ("Logistic", "Identity")
-    assert (options["calibration"], options["shrink"]) == ("Sigmoid", False)
+    assert options["scoring"]["class_path"] == "PaperScoring"
+    assert options["scoring"]["init_args"].keys() == {"regularization", "variant"}
     assert options["remember"] is False
 
 
@@ -368,12 +365,12 @@ def test_methods_go_on_top_of_text(layer, name, created):
 
 
 def test_options_of_a_part_are_merged(created):
-    more = ["--model.algorithm.feature_map.dimensions=64", "--model.algorithm.scorer=Logistic"]
-    more.append("--model.algorithm.scorer.regularization=0.5")
+    more = ["--model.algorithm.scoring.dimensions=64", "--model.algorithm.scoring.sharpness=2"]
     scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
-    assert scoring.feature_map == Whitened(dimensions=64)
-    assert scoring.scorer == Logistic(regularization=0.5)
-    assert scoring.privacy.epsilon == 1.0
+    assert scoring == MeanScoring(64, sharpness=2.0).create(Privacy(1.0))
+    more = ["--model.algorithm.scoring=PaperScoring", "--model.algorithm.scoring.variant=authors"]
+    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
+    assert scoring == PaperScoring(variant="authors").create(Privacy(1.0))
     more = ["--model.algorithm.privacy.epsilon=null", "--model.algorithm.privacy.secret=true"]
     scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
     assert scoring.privacy == Privacy(epsilon=None, secret=True)
@@ -382,15 +379,10 @@ def test_options_of_a_part_are_merged(created):
 @pytest.mark.parametrize(
     ("option", "name"),
     [
-        (
-            "scorer.regularization=0.5",
-            "regularization",
-        ),  # an option of Logistic, but Mean is chosen
-        ("feature_map.sharpness=2", "sharpness"),
+        # an option of PaperScoring, but MeanScoring is chosen
+        ("scoring.regularization=0.5", "regularization"),
         ("dimensions=64", "dimensions"),
         ("scoring=mean", "scoring"),
-        ("feature_map=whitened", "feature_map"),
-        ("calibration=standardise", "calibration"),
     ],
 )
 def test_an_option_that_the_class_does_not_have_is_refused(option, name, created):
@@ -404,9 +396,7 @@ def test_parts_of_ones_own_are_named_by_their_class_path(created, tmp_path):
         f"""model:
   algorithm:
     init_args:
-      scorer: {{class_path: {own}.ScaledMean, init_args: {{scale: 0.5}}}}
-      feature_map: {own}.FirstFeatures
-      calibration: {own}.Exponential
+      scoring: {{class_path: {own}.OwnScoring, init_args: {{scale: 0.5}}}}
 """
     )
     cli = created("configs/quickstart.yaml", str(tmp_path / "own.yaml"))

@@ -17,7 +17,7 @@ from fedaux_pl.models import create_model
 from fedaux_pl.runs.run_folder import run_name
 from fedaux_pl.scoring import Logistic, Mean, Whitened
 from tests.federations import assert_same, create, fit, measured, run, split, weights
-from tests.paper import paper_fedaux
+from tests.paper import Parts, paper_fedaux
 
 
 class RoundCounter(FederationCallback):
@@ -145,7 +145,8 @@ def test_bytes_of_rounds_and_preparation(tmp_path):
 
 @pytest.mark.parametrize(("scorer", "needed"), [(Logistic(), 8), (Mean(), 0)])
 def test_bytes_of_the_public_map_h0_and_needed_negatives(tmp_path, scorer, needed):
-    algorithm = FedAUX(scorer=scorer, feature_map=Whitened(dimensions=5))
+    scoring = Parts(scorer, Whitened(dimensions=5), norm_bound="unit")
+    algorithm = FedAUX(scoring=scoring)
     federation = run(tmp_path, algorithm, 1)
     model = create_model("resnet8", 10, in_channels=1, width=0.125)
     backbone = state_bytes({k: v for k, v in model.state_dict().items() if "head." not in k})

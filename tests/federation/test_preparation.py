@@ -20,6 +20,7 @@ from fedaux_pl.scoring import (
     Centered,
     Logistic,
     Mean,
+    MeanScoring,
     Privacy,
     Sigmoid,
     Standardized,
@@ -37,7 +38,7 @@ from tests.federations import (
     split,
     weights,
 )
-from tests.paper import paper_fedaux, paper_scoring
+from tests.paper import Parts, paper_fedaux, paper_scoring
 
 
 class Counted:
@@ -122,7 +123,7 @@ def test_damaged_files_are_replaced(tmp_path, counted):
         ({"algorithm": paper_fedaux(norm_bound="unit")}, {}, (0, 1)),
         # what the server does with a release needs no new one
         ({"algorithm": paper_fedaux(calibration=Standardized(2.0))}, {}, (0, 0)),
-        ({"algorithm": paper_fedaux(calibration=Sigmoid(1e-3), shrink=True)}, {}, (0, 0)),
+        ({"algorithm": paper_fedaux(calibration=Sigmoid(1e-3))}, {}, (0, 0)),
         ({}, {"alpha": 0.5}, (0, 1)),
         ({}, {"seed": 1}, (0, 1)),
         ({}, {"negative_fraction": 0.3}, (0, 1)),
@@ -241,7 +242,7 @@ def test_a_replaced_record_changes_its_clients_release_alone(tmp_path):
 
     federations = []
     for source in (FewDigits(), Replaced()):
-        federation = create(FedAUX(privacy=Privacy(None), feature_map=Whitened(8)))
+        federation = create(FedAUX(privacy=Privacy(None), scoring=MeanScoring(8)))
         fit(tmp_path, federation, 0, split(private=source))
         federations.append(federation)
     one, other = federations
@@ -371,9 +372,7 @@ def test_standardized_scores_of_whitened_means(tmp_path):
     federation = create(
         FedAUX(
             privacy=Privacy(None),
-            feature_map=Whitened(dimensions=4, whitening=1.0),
-            calibration=Standardized(2.0),
-            shrink=False,
+            scoring=MeanScoring(dimensions=4, whitening=1.0, sharpness=2.0),
         )
     )
     fit(tmp_path, federation, 0)
@@ -405,7 +404,7 @@ def test_clients_of_an_architecture_share_its_map(tmp_path):
     """In files, too: their size does not grow with the number of clients."""
     heads = []
     for clients in (1, 6):
-        algorithm = FedAUX(feature_map=Whitened(dimensions=8), norm_bound="negatives")
+        algorithm = FedAUX(scoring=Parts(Mean(), Whitened(dimensions=8)))
         federation = create(algorithm, {"resnet8": clients})
         fit(tmp_path / str(clients), federation, 0)
         heads.append(federation.heads)
@@ -450,19 +449,18 @@ def test_vectors_are_shrunk_among_clients_of_one_architecture(tmp_path):
         "calibration": Standardized(1.0),
     }
     clients = {"resnet8": 3, "shufflenet": 2}
-    scores = {}
-    for shrink in (False, True):
-        federation = create(paper_fedaux(**options, shrink=shrink), clients)
-        fit(tmp_path, federation, 0)
-        scores[shrink] = federation.scores["distill"].double()
+    federation = create(paper_fedaux(**options), clients)
+    fit(tmp_path, federation, 0)
+    scores = federation.scores["distill"].double()
     inputs, heads = federation.data.distill_inputs, federation.heads
-    assert not torch.allclose(scores[False], scores[True])
     for name, members in (("resnet8", (0, 1, 2)), ("shufflenet", (3, 4))):
         with torch.no_grad():
             features = federation.students[name].eval().features(inputs)
         weights = torch.stack([heads[i].weight for i in members])
         sigmas = torch.tensor([heads[i].release.sigma for i in members], dtype=torch.float64)
-        for i, guess in zip(members, shrink_to_mean(weights, sigmas), strict=True):
+        shrunk = shrink_to_mean(weights, sigmas)
+        assert not torch.allclose(shrunk, weights, rtol=1e-3)
+        for i, guess in zip(members, shrunk, strict=True):
             logits = heads[i].public_map.rows(features) @ guess
             z = (logits - logits.mean()) / logits.std(correction=0)
-            torch.testing.assert_close(scores[True][i], z.exp(), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(scores[i], z.exp(), atol=1e-5, rtol=1e-4)

@@ -26,6 +26,7 @@ from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.settings import LocalTraining, Pretraining
 from fedaux_pl.scoring import Logistic, Privacy, SecureSums, Whitened
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
+from tests.paper import Parts
 
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 
@@ -202,7 +203,7 @@ def test_a_checkpoint_without_options_that_came_later_is_read(finished, tmp_path
 
 
 def test_objects_are_described_and_created_again():
-    method = FedAUX(scorer=Logistic(regularization=0.1), feature_map=Whitened(dimensions=8))
+    method = FedAUX(scoring=Parts(Logistic(regularization=0.2), Whitened(dimensions=8)))
     again = rebuild(describe(method))
     assert again.settings() == method.settings()
     assert again.arguments() == method.arguments()

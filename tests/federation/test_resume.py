@@ -15,7 +15,7 @@ from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.scoring import Logistic, Privacy, Whitened
+from fedaux_pl.scoring import Logistic, MeanScoring, Privacy
 from tests.federations import FewDigits, assert_same, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
 
@@ -49,7 +49,7 @@ def fit_saving(root, federation, rounds, folder, ckpt_path=None, data=None, **op
 def whitened(**options):
     """A method with a public map, which the checkpoint must hold."""
     privacy = Privacy(10.0, **options)
-    return FedAUX(feature_map=Whitened(dimensions=6), privacy=privacy, remember=False)
+    return FedAUX(scoring=MeanScoring(dimensions=6), privacy=privacy, remember=False)
 
 
 METHODS = {

@@ -19,7 +19,7 @@ import torch
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.cli import verbs
 from fedaux_pl.data import ImageFolder
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import MeanScoring, Privacy
 from tests import federations
 from tests.command_line import without_figures
 from tests.sites import loopback
@@ -87,7 +87,7 @@ RUNS = {
         *SMALL,
         "methods/fedclassmeans",
         "model.algorithm.privacy.epsilon=10",
-        "model.algorithm.scorer.releases=1",
+        "model.algorithm.scoring.releases=1",
     ),
     "methods/fed3r": (  # its name in version 1.0
         "quickstart",
@@ -97,7 +97,7 @@ RUNS = {
     ),
     **{
         f"scoring/{name}": ("quickstart", *SMALL, f"scoring/{name}")
-        for name in ("authors", "paper", "paper_literal", "posterior", "whitened_logistic")
+        for name in ("authors", "paper", "paper_literal", "posterior")
     },
     **{
         f"methods/{name}": ("quickstart", *SMALL, f"methods/{name}")
@@ -188,8 +188,8 @@ def pixels():
 
 
 def _small_fedaux():
-    feature_map = Whitened(dimensions=8, whitening=0.5)  # real sites cannot plan by their sizes
-    method = FedAUX(feature_map=feature_map, privacy=Privacy(1.0))
+    scoring = MeanScoring(dimensions=8, whitening=0.5)  # real sites cannot plan by their sizes
+    method = FedAUX(scoring=scoring, privacy=Privacy(1.0))
     return federations.create(method, {"resnet8": 3})
 
 

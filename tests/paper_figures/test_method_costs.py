@@ -76,7 +76,7 @@ def test_privacy_is_that_of_the_scoring(tables):
     "scoring",
     [
         ["--config", "scoring/paper"],
-        ["--config", "scoring/whitened_mean", "--model.algorithm.feature_map.dimensions", "16"],
+        ["--config", "scoring/whitened_mean", "--model.algorithm.scoring.dimensions", "16"],
     ],
     ids=["paper", "whitened_mean"],
 )

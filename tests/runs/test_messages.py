@@ -259,7 +259,10 @@ def refused(capsys, *args):
             "has no option pretraining.epochs (did you mean --model.pretraining.epochs?); all",
         ),
         ("--model.algorithm.x.y=2", "model.algorithm: FedAUX has no option x.y; all options of "),
-        ("--model.algorithm.scorer=mean", "got mean (did you mean Mean?); expected one of"),
+        (
+            "--model.algorithm.scoring=Meanscoring",
+            "got Meanscoring (did you mean MeanScoring?); expected one of",
+        ),
         ("--model.algorithm=fedaux_pl.Federation", ": got fedaux_pl.Federation; expected one of "),
         (
             "--model.algorithm=fedaux_pl.FedFoo",
@@ -318,21 +321,21 @@ def refused(capsys, *args):
         ("--model.algorithm.privacy.sums=secure", "FedAUX has no option privacy.sums (did you m"),
         ("--model.algorithm.privacy.epsilon=lots", "epsilon: got lots; expected a number or null"),
         (
-            "--model.algorithm.norm_bound=foo",
-            "norm_bound: got foo; expected a number, negatives, unit or private",
+            "--model.algorithm.scoring={class_path: PaperScoring, init_args: {variant: foo}}",
+            "scoring.variant: got foo; expected private, literal or authors",
         ),
         (
-            "--model.algorithm.scorer={class_path: Mean, init_args: {regularization: 1}}",
-            f"model.algorithm.scorer: Mean has no option regularization; {ALL_OPTIONS} "
-            "fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scorer.help Mean",
+            "--model.algorithm.scoring={class_path: MeanScoring, init_args: {regularization: 1}}",
+            f"model.algorithm.scoring: MeanScoring has no option regularization; {ALL_OPTIONS} "
+            "fedaux-pl fit --model.algorithm FedAUX --model.algorithm.scoring.help MeanScoring",
         ),
         (
-            "--model.algorithm.calibration={class_path: Standardized, init_args: {sharpness: 50}}",
+            "--model.algorithm.scoring={class_path: MeanScoring, init_args: {sharpness: 50}}",
             "sharpness: got 50.0; expected to be above 0 and at most 20",
         ),
         (
-            "--model.algorithm.feature_map.dimensions=many",
-            "model.algorithm.feature_map.dimensions: got many; expected an integer or null",
+            "--model.algorithm.scoring.dimensions=many",
+            "model.algorithm.scoring.dimensions: got many; expected an integer or null",
         ),
         (
             "--model.local.optimizer=lbfgs",

@@ -19,7 +19,6 @@ from fedaux_pl.scoring import (
     Residuals,
     ScoresAndHead,
     Scoring,
-    Standardized,
     Step,
     Whitened,
 )
@@ -252,7 +251,7 @@ def test_a_fit_that_did_not_converge_is_not_released(monkeypatch):
 def test_the_whole_release_has_the_noise_of_its_sensitivity_and_part(scorer):
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     labels = torch.eye(C)[torch.arange(40) % C]
-    scoring = Scoring(scorer, Whitened(K), Standardized(), "unit", Privacy(0.5), shrink=False)
+    scoring = Scoring(scorer, Whitened(K), privacy=Privacy(0.5))
     public_map = scoring.fit_map(features, features)
     for share in (1.0, 0.25):
         step = Step(scoring, share=share)

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from fedaux_pl import FedClassMeans
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring import (
     ClassCounts,
@@ -14,6 +13,7 @@ from fedaux_pl.scoring import (
     Mean,
     Privacy,
     Residuals,
+    Scoring,
     SecureSums,
     Step,
     Whitened,
@@ -35,10 +35,8 @@ EPSILONS = [1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
 
 def scoring(releases=None, dimensions=None, scorer=None, **privacy):
     feature_map = Whitened(dimensions, None if dimensions is None else 0.6)
-    return dataclasses.replace(
-        FedClassMeans(feature_map=feature_map, privacy=Privacy(**privacy)).scoring,
-        scorer=scorer or ClassStatistics(releases=releases),
-    )
+    scorer = scorer or ClassStatistics(releases=releases)
+    return Scoring(scorer, feature_map, privacy=Privacy(**privacy))
 
 
 def test_public_numbers_of_several_architectures():
@@ -85,7 +83,7 @@ def test_explicit_options_stay(releases, numbers):
 
 @pytest.mark.parametrize("own", [scoring(dimensions=7), scoring(releases=1, **SECURE)])
 def test_real_sites_cannot_plan(own):
-    with pytest.raises(ConfigurationError, match="set dimensions of feature_map and releases of"):
+    with pytest.raises(ConfigurationError, match="set dimensions and, with class statistics, rel"):
         plan(own, None)
 
 
@@ -162,7 +160,7 @@ def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts(
 def test_more_records_than_a_secure_sum_can_have_are_refused():
     many = PublicNumbers({"resnet8": [5 * 10**7] * 2}, classes=10)
     for options in ({}, {"scorer": ClassStatistics(0.15, 1)}):
-        expected = r"100,000,000 records together; expected at most 83,\d{3},\d{3} with second_mom"
+        expected = r"100,000,000 records together; expected at most 83,\d{3},\d{3}: leave out"
         with pytest.raises(ConfigurationError, match=expected):
             plan(scoring(**options, **SECURE), many)
     plan(scoring(scorer=ClassStatistics(1.0, 1), **SECURE), many)

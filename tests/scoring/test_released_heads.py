@@ -8,7 +8,7 @@ import torch
 from fedaux_pl import FedAUXfdp
 from fedaux_pl.scoring import Logistic, Mean, Privacy, Step
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
-from tests.paper import paper_scoring
+from tests.paper import Parts, paper_scoring
 
 
 def release(client, scoring, size=20, seed=None):
@@ -67,7 +67,7 @@ SUM = "0.361 for the scores + 0.361 for the head = 0.721 at the same delta)"
         ({"privacy": Privacy(0.5)}, 3, ["which with secret noise would be (epsilon 0.5, ", SUM]),
         ({"privacy": Privacy(0.5)}, None, ["is (epsilon 0.5, delta 1e-05)-private in total", SUM]),
         ({"privacy": Privacy(None)}, None, [", WITHOUT any guarantee; and"]),
-        ({"scorer": Logistic(normalized=False, tolerance=1e-6)}, None, ["WITHOUT any guarantee"]),
+        ({"scoring": Parts(Logistic(normalized=False))}, None, ["WITHOUT any guarantee"]),
     ],
 )
 def test_all_that_leaves_a_client(options, seed, says):

@@ -15,16 +15,20 @@ from fedaux_pl.scoring import (
     FeatureMap,
     Logistic,
     Mean,
+    MeanScoring,
+    PaperScoring,
     Privacy,
     PublicMap,
     Scorer,
+    Scoring,
+    ScoringRecipe,
     Sigmoid,
     Standardized,
     Step,
     Whitened,
 )
 from fedaux_pl.scoring.scorers import check_converged
-from tests.paper import paper_scoring
+from tests.paper import Parts, paper_scoring
 
 SCORERS = [Mean(), Logistic()]
 
@@ -54,7 +58,7 @@ def test_the_papers_head_is_that_of_scoring_head(options):
     """As ScoringHead releases it, to the last bit."""
     scoring = paper_scoring(epsilon=0.5, **options)
     head = released(scoring)
-    module = ScoringHead(**dataclasses.asdict(scoring.scorer), norm_bound=scoring.norm_bound)
+    module = ScoringHead(scoring=Parts(scoring.scorer, norm_bound=scoring.norm_bound))
     module.fit_features(*data())
     weight = module.release(0.5, 1e-5, scoring.privacy.mechanism, noise_seed=1)
     assert torch.equal(head.weight, weight)
@@ -143,8 +147,8 @@ def test_the_mean_does_not_use_the_negatives():
 
 def test_what_determines_a_release_and_what_does_not():
     base = paper_scoring().release_settings()
-    same = [{"calibration": Standardized()}, {"calibration": Sigmoid(1e-3)}, {"shrink": True}]
-    for options in (*same, {"secret": True}):
+    same = [{"calibration": Standardized()}, {"calibration": Sigmoid(1e-3)}, {"secret": True}]
+    for options in same:
         assert paper_scoring(**options).release_settings() == base
         assert paper_scoring(**options).settings() != paper_scoring().settings()
     others = [
@@ -164,7 +168,7 @@ def test_recorded_settings_are_plain_values_and_keep_their_names():
     parts = "{'scorer': {'class': 'Mean'}, 'feature_map': {'class': 'Whitened', 'dimensions': 128, "
     parts += "'whitening': 0.75}, 'norm_bound': 'unit', 'epsilon': 0.1, 'delta': 1e-05, "
     parts += "'mechanism': 'analytic', 'version': 1}"
-    whitened = FedAUX(feature_map=Whitened(128, 0.75)).scoring
+    whitened = FedAUX(scoring=MeanScoring(128, 0.75)).scoring
     assert str(whitened.release_settings()) == parts
     for method in (FedAUX, FedAUXfdp, FedClassMeans):
         settings = method(privacy=Privacy(2.0, 1e-6, secret=True)).settings()
@@ -207,7 +211,10 @@ def test_a_record_without_finite_features_is_released_as_0(value):
         (lambda: paper_scoring(norm_bound="largest"), "got 'largest'; .*a positive number"),
         (lambda: paper_scoring(norm_bound=-1.0), "got -1.0; expected to .*a positive number"),
         (lambda: Logistic(regularization=0.0), "lambda: got .*; expected to be positive"),
-        (lambda: paper_scoring(norm_bound="private", shrink=True), "set shrink to false, or choo"),
+        (
+            lambda: paper_scoring(norm_bound="private", calibration=Standardized()),
+            "norm_bound is private, which needs .* a calibration that does not shrink, such as Sig",
+        ),
     ],
 )
 def test_options_are_refused(create, message):
@@ -256,13 +263,20 @@ class Exponential(Calibration):
         return self.base**logits
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnScoring(ScoringRecipe):
+    """A recipe of a user."""
+
+    scale: float = 0.25
+    count: int = 2
+
+    def create(self, privacy):
+        parts = ScaledMean(self.scale), FirstFeatures(self.count), Exponential()
+        return Scoring(*parts, privacy=privacy)
+
+
 def test_user_defined_parts_need_no_registration():
-    algorithm = FedAUX(
-        scorer=ScaledMean(scale=0.5),
-        feature_map=FirstFeatures(count=3),
-        calibration=Exponential(),
-        privacy=Privacy(0.5),
-    )
+    algorithm = FedAUX(scoring=OwnScoring(scale=0.5, count=3), privacy=Privacy(0.5))
     scoring = algorithm.scoring
     head = released(scoring)
     assert head.weight.shape == (3,)
@@ -281,7 +295,7 @@ def heads_of(scoring, count=4):
 
 
 def test_shrinking_makes_heads_equal_that_differ_by_noise_only():
-    scoring = paper_scoring(scorer=Mean(), norm_bound="unit", shrink=True)
+    scoring = MeanScoring(dimensions=5).create(Privacy())
     heads = heads_of(scoring)
     shrunk = scoring.shrink_heads(heads)
     assert [head.client for head in shrunk] == [0, 1, 2, 3]
@@ -293,8 +307,7 @@ def test_shrinking_makes_heads_equal_that_differ_by_noise_only():
 
 
 def test_without_shrinking_or_noise_heads_are_unchanged():
-    for options in ({"shrink": False}, {"shrink": True, "epsilon": None}):
-        scoring = paper_scoring(scorer=Mean(), norm_bound="unit", **options)
+    for scoring in (PaperScoring().create(Privacy()), MeanScoring().create(Privacy(None))):
         heads = heads_of(scoring)
         for head, same in zip(heads, scoring.shrink_heads(heads), strict=True):
             torch.testing.assert_close(head.weight, same.weight)
@@ -304,6 +317,6 @@ def test_without_shrinking_or_noise_heads_are_unchanged():
 def test_parts_must_be_objects(name):
     """null in YAML, or the class in place of an object of it."""
     with pytest.raises(ValueError, match=f"{name}: got None; expected to be a .* object"):
-        FedAUX(**{name: None})
+        paper_scoring(**{name: None})
     with pytest.raises(ValueError, match=f"{name}: got .*; expected to be a .* object"):
-        FedAUX(**{name: Mean})
+        paper_scoring(**{name: Mean})

@@ -15,7 +15,11 @@ from torch import nn
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.federation import Pretraining
-from fedaux_pl.scoring import ClassStatistics, Privacy, SecureSums, Whitened
+from fedaux_pl.scoring import (
+    Privacy,
+    SecureSums,
+    StatisticsScoring,
+)
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.secure_sum import pin, signing_key
@@ -53,8 +57,7 @@ class Ramp(nn.Module):
 
 def runs(root):
     """Sites with local noise and with secure sums."""
-    two = {"scorer": ClassStatistics(releases=2)}
-    rows = {"feature_map": Whitened(dimensions=4, whitening=0.5)}
+    two = StatisticsScoring(dimensions=4, whitening=0.5, releases=2)
     names = ["site-0", "site-1", "site-2"]
     pins = {name: pin(signing_key(name)) for name in names}
     summed = Privacy(1.0, secure=SecureSums(count_share=0.1, pins=pins))
@@ -66,7 +69,7 @@ def runs(root):
         return create(copy.deepcopy(method), clients, pretraining=pretraining, model_options={})
 
     for name, privacy in (("vectors", Privacy(1.0)), ("sums", summed)):
-        method = FedAUX(privacy=privacy, **rows, **two)
+        method = FedAUX(scoring=two, privacy=privacy)
         folder = root / name
         folder.mkdir()
         federation, data, _ = loopback.prepare(

@@ -8,7 +8,7 @@ import pytest
 from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.federation import LocalTraining, Pretraining
-from fedaux_pl.scoring import ClassStatistics, Privacy, Whitened
+from fedaux_pl.scoring import Privacy, StatisticsScoring
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.ledger import Ledger
 from tests.federations import create, split
@@ -25,8 +25,7 @@ ABOUT = "including 1 model update of version 1.0, whose guarantee fails if the n
 def run(root):
     """Two sites with two releases each, and a round."""
     method = FedAUX(
-        scorer=ClassStatistics(releases=2),
-        feature_map=Whitened(dimensions=4, whitening=0.5),
+        scoring=StatisticsScoring(4, whitening=0.5, releases=2),
         privacy=Privacy(1.0),
     )
 

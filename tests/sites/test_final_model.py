@@ -12,12 +12,11 @@ from fedaux_pl.data import Digits, FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.models import load_exported
-from fedaux_pl.scoring import ClassStatistics
 from fedaux_pl.sites import Limits
 from tests.federations import assert_close, assert_same, create, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, prepare
-from tests.sites.test_same_results import MAP
+from tests.sites.test_same_results import STATISTICS
 
 OPEN = Limits(rehearsal=True, evaluate=True)
 NAMES = tuple(f"site-{i}" for i in range(3))
@@ -123,7 +122,7 @@ def test_a_site_writes_the_final_model_with_what_is_its_own(tmp_path, capsys, fi
 
 def test_a_site_of_a_method_without_models_gets_the_final_one(tmp_path):
     def means():
-        return create(FedClassMeans(scorer=ClassStatistics(releases=1), **MAP), {"resnet8": 3})
+        return create(FedClassMeans(**STATISTICS), {"resnet8": 3})
 
     public = Digits().auxiliary()[:40]
 

@@ -8,7 +8,7 @@ from fedaux_pl.algorithms import FedAUX
 from fedaux_pl.data import InMemory
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import MeanScoring, Privacy
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.ledger import Ledger
 from tests.federations import create, split
@@ -39,7 +39,7 @@ def as_pictures(data, brightness=0, version_1=False):
 
 
 def federation():
-    method = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+    method = FedAUX(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0))
     return create(method, {"resnet8": 3})
 
 

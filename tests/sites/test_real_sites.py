@@ -11,7 +11,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.engine.inference import predict_logits
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import Privacy, Whitened
+from fedaux_pl.scoring import MeanScoring, Privacy
 from tests import texts
 from tests.federations import assert_same, create, split, weights
 from tests.federations import fit as fit_locally
@@ -22,11 +22,11 @@ AUX = {
     "class_path": "FedAUX",
     "init_args": {
         "privacy": {"epsilon": 1.0},
-        "feature_map": {"class_path": "Whitened", "init_args": {"dimensions": 8}},
+        "scoring": {"class_path": "MeanScoring", "init_args": {"dimensions": 8}},
     },
 }
 METHODS = {
-    "FedAUX": (AUX, lambda: FedAUX(privacy=Privacy(1.0), feature_map=Whitened(dimensions=8))),
+    "FedAUX": (AUX, lambda: FedAUX(privacy=Privacy(1.0), scoring=MeanScoring(dimensions=8))),
     "FedAVG": ({"class_path": "FedAvg"}, FedAvg),
     "FedDF": ({"class_path": "FedDF"}, FedDF),
 }

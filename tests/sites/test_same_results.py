@@ -18,15 +18,7 @@ from fedaux_pl.algorithms import (
 )
 from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
-from fedaux_pl.scoring import (
-    ClassStatistics,
-    Identity,
-    Logistic,
-    Privacy,
-    SecureSums,
-    Sigmoid,
-    Whitened,
-)
+from fedaux_pl.scoring import MeanScoring, PaperScoring, Privacy, SecureSums, StatisticsScoring
 from fedaux_pl.sites.same_version import minor_version
 from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
@@ -35,20 +27,15 @@ from tests.federations import assert_same, create, measured, split, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, prepare
 
-SMALL_AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+SMALL_AUX = FedAUX(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0))
 # what real sites cannot plan is given
-MAP = {"feature_map": Whitened(dimensions=8, whitening=0.5), "privacy": Privacy(1.0)}
-SECURE = MAP | {"privacy": Privacy(1.0, secure=SecureSums(count_share=0.1))}  # see ``pinned``
+ONE = StatisticsScoring(dimensions=8, whitening=0.5, releases=1)
+TWO_RELEASES = replace(ONE, releases=2)
+STATISTICS = {"scoring": ONE, "privacy": Privacy(1.0)}
+SECURE = Privacy(1.0, secure=SecureSums(count_share=0.1))  # see ``pinned``
 TWO = "FedClassMeans, two releases"
 JITTER = "torchvision.transforms.v2.RandAugment"
-PAPER = FedAUX(
-    scorer=Logistic(),
-    feature_map=Identity(),
-    calibration=Sigmoid(),
-    norm_bound="negatives",
-    shrink=False,
-    remember=False,
-)
+PAPER = FedAUX(scoring=PaperScoring(), remember=False)
 METHODS = {
     "FedAVG": FedAvg(),
     "FedPROX": FedProx(mu=0.1),
@@ -56,13 +43,13 @@ METHODS = {
     "FedDF": FedDF(),
     "FedBE": FedBE(),
     "FedAUX": SMALL_AUX,
-    "FedClassMeans": FedClassMeans(scorer=ClassStatistics(releases=1), **MAP),
-    TWO: FedClassMeans(scorer=ClassStatistics(releases=2), **MAP),
-    "FedAUX, statistics": FedAUX(scorer=ClassStatistics(releases=1), **MAP),
-    "FedAUX, two releases": FedAUX(scorer=ClassStatistics(releases=2), **MAP),
-    "FedClassMeans, secure sums": FedClassMeans(scorer=ClassStatistics(releases=1), **SECURE),
-    "FedAUX, secure sums": FedAUX(scorer=ClassStatistics(releases=2), **SECURE),
-    "FedAUXfdp": FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0)),
+    "FedClassMeans": FedClassMeans(**STATISTICS),
+    TWO: FedClassMeans(scoring=TWO_RELEASES, privacy=Privacy(1.0)),
+    "FedAUX, statistics": FedAUX(**STATISTICS),
+    "FedAUX, two releases": FedAUX(scoring=TWO_RELEASES, privacy=Privacy(1.0)),
+    "FedClassMeans, secure sums": FedClassMeans(scoring=ONE, privacy=SECURE),
+    "FedAUX, secure sums": FedAUX(scoring=TWO_RELEASES, privacy=SECURE),
+    "FedAUXfdp": FedAUXfdp(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0)),
     "FedAUX of the paper": PAPER,
 }
 # how many bytes a method sends is known to both, but not who has answered

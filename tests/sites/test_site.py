@@ -19,7 +19,7 @@ from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
 from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.scoring import Logistic, Mean, Privacy, Whitened
+from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.codes import CODES
@@ -33,10 +33,11 @@ from fedaux_pl.sites.wire import (
     write_tensors,
 )
 from tests.federations import create, split
+from tests.paper import Parts
 from tests.sites.loopback import apart, fit, limit, prepare, start_site
 from tests.sites.test_same_results import METHODS, TWO, images
 
-AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+AUX = FedAUX(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0))
 SECRET = Limits()
 
 
@@ -322,7 +323,8 @@ def test_a_site_answers_a_second_request_with_the_same_head(after_first, tmp_pat
 
 def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypatch):
     """Without its cache, and with threads that round in another way; with negatives, too."""
-    method = FedAUX(scorer=Logistic(0.1), feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+    scoring = Parts(Logistic(0.1), Whitened(dimensions=8), norm_bound="unit")
+    method = FedAUX(scoring=scoring, privacy=Privacy(1.0))
     released(tmp_path, method)
     shutil.rmtree(tmp_path / "server" / "cache")
     for owner, name in ((Preparation, "_pretrain"), (ServerFeatures, "auxiliary")):
@@ -384,9 +386,7 @@ def test_a_server_learns_nothing_by_letting_features_overflow(tmp_path, ledger):
 
 def test_a_server_cannot_choose_a_map_that_makes_rows_long(tmp_path, ledger, capsys):
     """Features so small that their squares are 0 look shorter than any bound."""
-    method = FedAUX(
-        feature_map=Whitened(dimensions=8), norm_bound="negatives", privacy=Privacy(1.0)
-    )
+    method = FedAUX(scoring=Parts(Mean(), Whitened(dimensions=8)), privacy=Privacy(1.0))
     federation, data, hub = secret(tmp_path, method)
 
     def shrink(answer, request):
@@ -423,7 +423,7 @@ def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, monkeyp
 
 
 def test_a_release_beyond_the_limit_is_refused(after_first, tmp_path, ledger, capsys):
-    other = FedAUX(feature_map=Whitened(dimensions=4), privacy=Privacy(1.0))  # needs a new release
+    other = FedAUX(scoring=MeanScoring(dimensions=4), privacy=Privacy(1.0))  # needs a new release
     with pytest.raises(ConfigurationError, match="site-0: budget"):
         released(tmp_path, other)
     assert len(ledger().entries()) == 3
@@ -567,7 +567,7 @@ def test_a_site_may_allow_the_first_release_alone(tmp_path, ledger):
 
 
 def test_no_noise_at_all_is_refused_unless_the_limit_is_infinite(tmp_path, ledger):
-    bare = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(None))
+    bare = FedAUX(scoring=MeanScoring(dimensions=8), privacy=Privacy(None))
     with pytest.raises(ConfigurationError, match="budget"):
         released(tmp_path, bare)
     released(tmp_path, bare, Limits(epsilon_limit=math.inf))

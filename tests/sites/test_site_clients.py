@@ -21,7 +21,7 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import Privacy, SecureSums, Whitened
+from fedaux_pl.scoring import MeanScoring, Privacy, SecureSums
 from fedaux_pl.sites import Limits, Sites
 from fedaux_pl.sites.site_clients import attach
 from fedaux_pl.sites.wire import Message
@@ -29,7 +29,7 @@ from tests.federations import FewDigits, assert_same, create, split, weights
 from tests.sites.loopback import Given, fit, prepare
 from tests.sites.test_same_results import METHODS, TWO, images
 
-AUX = FedAUX(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+AUX = FedAUX(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_release_that_no_data_can_give_is_left_out(tmp_path, capsys):
 
 def test_an_architecture_without_a_released_head_does_not_teach(tmp_path):
     """Its only site has never been there."""
-    method = FedAUXfdp(feature_map=Whitened(dimensions=8), privacy=Privacy(1.0))
+    method = FedAUXfdp(scoring=MeanScoring(dimensions=8), privacy=Privacy(1.0))
     federation, data, hub = prepare(
         tmp_path, images(method, {"resnet8": 2, "shufflenet": 1}), split(3)
     )
@@ -269,7 +269,7 @@ WRONG = {
         "keeps nothing between rounds",
     ),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
-    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions of feature_map and rel"),
+    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions and, with class statist"),
     "pins": (
         {},
         {},

@@ -17,7 +17,6 @@ from fedaux_pl.engine import predict_logits
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.models import ResNet8
-from fedaux_pl.scoring import ClassStatistics
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.site_evaluation import read_metrics
@@ -26,7 +25,7 @@ from fedaux_pl.sites.wire import Message, RefusalError, read_basis
 from tests.federations import assert_same, create, weights
 from tests.federations import fit as fit_locally
 from tests.sites.loopback import Given, fit, limit, prepare, quiet_trainer
-from tests.sites.test_same_results import MAP
+from tests.sites.test_same_results import STATISTICS
 
 OPEN = Limits(rehearsal=True, evaluate=True)
 NAMES = tuple(f"site-{i}" for i in range(3))
@@ -230,7 +229,7 @@ def test_answers_with_noise_are_of_the_forward_of_the_network(tmp_path):
 
 def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
     def means():
-        return create(FedClassMeans(scorer=ClassStatistics(releases=1), **MAP), {"resnet8": 3})
+        return create(FedClassMeans(**STATISTICS), {"resnet8": 3})
 
     train = digits()
     train = FederatedDataModule(

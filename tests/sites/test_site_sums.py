@@ -1,7 +1,7 @@
 """Secure sums over sites: what leaves a site, what it costs, and what ends an attempt."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,7 +14,13 @@ from fedaux_pl.algorithms import FedAUX, FedClassMeans
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.scoring import ClassStatistics, Privacy, SecureSums, Whitened, spent
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Privacy,
+    SecureSums,
+    StatisticsScoring,
+    spent,
+)
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
 from fedaux_pl.sites.ledger import Ledger
@@ -36,6 +42,17 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setattr(server_sums, "_RETRY", 0.0)
 
 
+@dataclass(frozen=True)
+class Statistics(StatisticsScoring):
+    """With another weight of the second moment."""
+
+    second_moment: float = 0.15
+
+    def create(self, privacy):
+        scorer = ClassStatistics(self.second_moment, self.releases)
+        return replace(super().create(privacy), scorer=scorer)
+
+
 def sites(
     root,
     clients=4,
@@ -50,8 +67,7 @@ def sites(
     names = [f"site-{number}" for number in range(clients)]
     pins = {name: pin(signing_key(name)) for name in names}
     method = FedClassMeans(
-        scorer=ClassStatistics(rho, releases),
-        feature_map=Whitened(dimensions=4, whitening=0.5),
+        scoring=Statistics(4, 0.5, releases, rho),
         privacy=Privacy(epsilon, secure=SecureSums(**({"pins": pins} | secure))),
     )
     federated = images(method, architectures or {"resnet8": clients}, **(options or {}))
@@ -315,8 +331,7 @@ def test_local_releases_count_for_the_limit_of_the_own_noise(tmp_path):
     """The counts of FedAUX, after the sum."""
     pins = {name: pin(signing_key(name)) for name in NAMES[:3]}
     method = FedAUX(
-        scorer=ClassStatistics(releases=1),
-        feature_map=Whitened(dimensions=4, whitening=0.5),
+        scoring=StatisticsScoring(4, whitening=0.5, releases=1),
         privacy=Privacy(1.0, secure=SecureSums(count_share=0.2, pins=pins)),
     )
     federated, options = images(method, {"resnet8": 3}), {"rehearsal": False}
@@ -374,13 +389,13 @@ def test_a_sum_that_the_check_of_a_site_refuses_is_refused_at_the_start(tmp_path
 def test_records_of_all_sites_are_counted_before_anybody_pays(tmp_path, monkeypatch):
     federation, data, hub = sites(tmp_path)
     monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 30)
-    words = r"have \d+ records together; expected at most 30 with second_moment 0\.15: raise it"
+    words = r"have \d+ records together; expected at most 30: leave out"
     with pytest.raises(ConfigurationError, match=words):
         run(tmp_path, federation, data)
     assert entries() == []
     assert {tuple(message.fields) for message in hub.sent} == {("request", "size")}
     monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 1)
-    with pytest.raises(ConfigurationError, match="expected at most 1 with second_moment"):
+    with pytest.raises(ConfigurationError, match="expected at most 1: leave out"):
         sites(tmp_path)  # a site knows its own
 
 

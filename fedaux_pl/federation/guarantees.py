@@ -51,7 +51,7 @@ def describe_guarantees(
         lines.append(UPDATES_IN_THE_CLEAR)
         lines.append("NOT private: the training losses that clients send in every round")
     else:
-        besides = "and what the next line says" if unprotected or notes else ""
+        besides = "and what the lines below say" if unprotected or notes else ""
         lines = [*describe_all(releases, scoring, besides), *again]
     lines += [f"NOT private: {each.sentence}" for each in unprotected]
     return [*lines, *notes]

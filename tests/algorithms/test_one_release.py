@@ -96,7 +96,7 @@ def test_all_that_leaves_a_client_is_said(kind, tmp_path, capsys):
     held = create(method(kind))
     fit(tmp_path, held, 0, split(3, validation_fraction=0.2))
     assert held.privacy()[-1].startswith("NOT private: the accuracies on the validation data")
-    assert "and what the next line says" in held.privacy()[-2]
+    assert "and what the lines below say" in held.privacy()[-2]
     rows = held.guarantees()
     number = "once: the number of its records"
     assert rows[-2] == Guarantee(number, "none, it counts as public", "-")

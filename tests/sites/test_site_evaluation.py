@@ -241,7 +241,7 @@ def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
     )
     fit(tmp_path, federation, data, rounds=1)
     assert len(ledger()) == 6  # test records have a budget of their own
-    assert "and what the next line says" in federation.privacy()[-2]
+    assert "and what the lines below say" in federation.privacy()[-2]
     assert federation.history[0].keys() >= {f"client_accuracy/{name}" for name in NAMES}
     assert "evaluates on 20 samples, epsilon 0.3 each time" in describe_status(tmp_path / "server")
 

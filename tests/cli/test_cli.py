@@ -483,7 +483,7 @@ def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
     cli = commands.FederationCLI("fit", [f"--config={tmp_path / 'printed.yaml'}"])
     assert cli.model.participation == 0.7
     assert cli.model.algorithm.scoring.feature_map == Whitened(dimensions=9)
-    assert "class_path: fedaux_pl.scoring.Whitened" in printed
+    assert "class_path: fedaux_pl.MeanScoring" in printed
     assert cli.datamodule.num_clients == 3
     assert cli.model.seed == cli.datamodule.seed == 7
 

@@ -2,12 +2,11 @@
 
 import queue
 import threading
-from types import SimpleNamespace
 
 import torch
 
 from fedaux_pl.data.cache import cache_lock
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.preparation import load_or_compute
 
 
 class Pair:
@@ -30,11 +29,8 @@ def test_only_the_first_process_takes_the_lock(tmp_path):
     key, channel, heard, results = {"kind": "h0"}, queue.Queue(), threading.Event(), {}
 
     def work(rank):
-        context = SimpleNamespace(processes=Pair(rank, channel, heard))
-        own = SimpleNamespace(context=context)
-        results[rank] = Preparation._load_or_compute(
-            own, tmp_path, key, lambda: {"x": torch.tensor(rank)}
-        )
+        processes = Pair(rank, channel, heard)
+        results[rank] = load_or_compute(processes, tmp_path, key, lambda: {"x": torch.tensor(rank)})
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
     with cache_lock(tmp_path, key):

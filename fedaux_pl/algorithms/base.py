@@ -261,6 +261,15 @@ class Released:
         return asked
 
 
+_FORMER_HOOKS = {
+    "sends_weights": "every method averages the weights of its clients now, so leave it out",
+    "has_payload": "override client_payload, server_payload or correction, and leave it out",
+    "teacher_weights": "override FedDF.teachers, which yields logits with their weights",
+    "add_further_teachers": "override FedDF.teachers, which yields logits with their weights",
+}
+"""What classes of a user may still define, and nothing calls."""
+
+
 class Algorithm:
     """A method of federated learning: FedAVG, unless a subclass overrides something.
 
@@ -302,6 +311,9 @@ class Algorithm:
     def __init_subclass__(cls, **options: Any) -> None:
         """Show the constructor's signature in help, not that of ``__new__``."""
         super().__init_subclass__(**options)
+        for name, advice in _FORMER_HOOKS.items():
+            if name in vars(cls):
+                raise TypeError(f"{cls.__name__}.{name} is of version 1.0: {advice}")
         parameters = list(signature(cls.__init__).parameters.values())
         cls.__signature__ = Signature(parameters[1:])  # type: ignore[attr-defined]
 

@@ -50,6 +50,8 @@ class FedAUXfdp(OneRelease):
         is_recipe = isinstance(scoring, ScoringRecipe)
         check_setting("scoring", scoring, is_recipe, "be a ScoringRecipe such as MeanScoring()")
         scores = scoring.create(privacy)
+        is_public = scores.norm_bound != "private"
+        check_setting("scoring", scoring, is_public, "have a public norm bound, as MeanScoring()")
         released = ScoresAndHead(scores.scorer, regularization, share)
         super().__init__(replace(scores, scorer=released))
         standardized_labels(torch.zeros(1, 1), torch.zeros(1, 1), sharpness)  # checks it

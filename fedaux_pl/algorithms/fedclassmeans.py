@@ -54,6 +54,8 @@ class FedClassMeans(OneRelease):
         check_setting("classifier", classifier, is_known, "be 'discriminant' or 'ridge'")
         is_valid = is_positive(regularization)
         check_setting("regularization", regularization, is_valid, "be a positive number")
+        is_recipe = isinstance(scoring, StatisticsScoring)
+        check_setting("scoring", scoring, is_recipe, "be a StatisticsScoring")
         if classifier == "ridge":
             releases = scoring.releases
             expected = "be 1 or null, because classifier ridge needs no second release"

@@ -214,5 +214,5 @@ def describe_noise(vectors: Tensor, sigmas: Tensor, what: str) -> str | None:
     return (
         f"noise exceeds the signal: {what} differ by no more than their noise (of norm "
         f"{math.sqrt(noise):.2g}, around vectors of norm about {math.sqrt(signal):.2g}); raise "
-        "epsilon, lower the dimensions of the feature map, or give clients more data"
+        "epsilon, lower the dimensions of the scoring, or give clients more data"
     )

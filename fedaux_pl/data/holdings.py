@@ -276,7 +276,7 @@ class PublicData:
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
         negatives = order[:count].sort().values
         rest = order[count:]
-        distill = rest[: max(1, round(len(rest) * distill_fraction))].sort().values
+        distill = rest[: max(2, round(len(rest) * distill_fraction))].sort().values
         rows = {"negatives": negatives, "distill": distill}
         return cls(inputs, rows, select(inputs, negatives), select(inputs, distill))
 

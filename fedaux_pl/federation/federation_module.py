@@ -517,7 +517,10 @@ class FederationModule(LightningModule):
         if self._round_start is not None and steps.processed < steps.ready:
             weights, carried = self._round_start
             checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
-        remembered = {client: dict(vars(teacher)) for client, teacher in carried.memory.items()}
+        remembered: dict[int, dict[str, Any]] = {}
+        if self.algorithm.remember:
+            own = {client: dict(vars(teacher)) for client, teacher in carried.memory.items()}
+            remembered = self.processes.merge(own)
         checkpoint["federation"] = {
             "format": checkpoints.FORMAT,
             "version": __version__,
@@ -541,7 +544,7 @@ class FederationModule(LightningModule):
             },
             "privacy": self.privacy(),
             **vars(carried),
-            "memory": self.processes.merge(remembered),
+            "memory": remembered,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -27,18 +27,19 @@ def complete_configs(args: Sequence[str]) -> list[str]:
     that wrote the checkpoint.
     """
     complete = list(args)
-    refuse_removed(dict(_settings(args)))
+    settings: list[Mapping[str, Any]] = []
     for position, value in _values(args, "--config"):
         prefix = "--config=" if args[position].startswith("--config=") else ""
         path = _find_config(value)
         complete[position] = prefix + path
         content = _read(Path(path)) if Path(path).is_file() else {}
-        refuse_removed(content)
+        settings.append(content)
         if "axes" in content or "grids" in content:
             raise ConfigurationError(
                 f"config: got {path}, a file of fedaux-pl sweep (it has axes or grids); expected "
                 f"a configuration of one run: run fedaux-pl sweep {path}"
             )
+    refuse_removed(*settings, dict(_settings(args)))
     saved = None if any(_values(args, "--config")) else _config_of_run(args)
     if saved is None:
         return complete

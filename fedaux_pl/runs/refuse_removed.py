@@ -8,21 +8,34 @@ from fedaux_pl._version import __version__
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.runs.removed import REMOVED
 
+_METHOD = "model.algorithm"
 
-def refuse_removed(settings: Mapping[str, Any]) -> None:
+
+def refuse_removed(*settings: Mapping[str, Any]) -> None:
     """Raise a ConfigurationError if a setting of version 1.0 is among these, nested or not.
+
+    A method of the user may have options with the names of removed ones.
 
     Examples:
         >>> refuse_removed({"model": {"clients": {"resnet8": 10}}, "data.alpha": 0.1})
     """
-    for option, value in _flat(settings):
-        *_, name = str(value).removeprefix("fedaux_pl.").rpartition(".")
-        is_ours = "." not in str(value) or str(value).startswith("fedaux_pl.")
-        is_class = is_ours and name[:1].isupper()
+    given = [pair for mapping in settings for pair in _flat(mapping)]
+    methods = [value for option, value in given if option == _METHOD]
+    is_own_method = bool(methods) and not _is_ours(methods[-1])
+    for option, value in given:
+        if is_own_method and option.startswith(f"{_METHOD}."):
+            continue
+        name = str(value).rpartition(".")[2]
+        is_class = _is_ours(value) and name[:1].isupper()
         parents = accumulate(option.split("."), "{}.{}".format)
         for removed in (*parents, f"{option}={value}", name if is_class else ""):
             if removed in REMOVED:
                 raise ConfigurationError(explain(removed))
+
+
+def _is_ours(class_path: Any) -> bool:
+    """Whether the path of a class is that of one of this package, short or long."""
+    return "." not in str(class_path) or str(class_path).startswith("fedaux_pl.")
 
 
 def explain(name: str) -> str:
@@ -35,7 +48,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for key, value in settings.items():
         parts = [part for part in f"{prefix}.{key}".split(".") if part]
         name = ".".join(part for part in parts if part not in ("init_args", "class_path"))
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from _flat(value, name)
         else:
             yield name, value

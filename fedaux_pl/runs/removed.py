@@ -27,7 +27,8 @@ REMOVED: Mapping[str, str] = {
         "the 1,000 clients that took part most recently are remembered: leave it out"
     ),
     "model.algorithm.privacy.secure.attempts": (
-        "epsilon pays for one attempt at a secure sum: leave it out"
+        "epsilon pays for one attempt: leave it out; a run that 1.0 began with more must be "
+        "finished by 1.0, or its sites pay again"
     ),
     "model.algorithm.feature_map": _FEATURES,
     "model.algorithm.norm_bound": (
@@ -76,7 +77,7 @@ REMOVED: Mapping[str, str] = {
     ),
     **{
         f"model.{stage}.schedule=step": "use constant or cosine"
-        for stage in ("local", "distillation")
+        for stage in ("local", "distillation", "pretraining")
     },
     **{
         f"model.{stage}.optimizer=lars": "use adam, adamw or sgd"

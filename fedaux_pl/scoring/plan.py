@@ -127,7 +127,8 @@ def _known(numbers: PublicNumbers | None) -> PublicNumbers:
     if numbers is None:
         raise ConfigurationError(
             "real sites tell the numbers of their records with the release, so they cannot plan "
-            "it: set dimensions and, with class statistics, releases (1 or 2)"
+            "it: set scoring.dimensions (of FedCOF: dimensions) and, with class statistics, "
+            "scoring.releases (1 or 2)"
         )
     return numbers
 

@@ -160,7 +160,7 @@ def _describe(release: Release) -> str:
         f" at sensitivity {release.sensitivity:.4g} (the largest of all clients)"
     )
     if release.simulated:
-        secret = "" if is_sum else ": set privacy.secret to true in a deployment"
+        secret = "" if is_sum else ": run real sites in a deployment (docs/sites.md)"
         origin = "Here the noise comes from the seed of the run and protects nothing"
         return f"simulated: {text}. {origin}{secret}"
     if not is_sum:

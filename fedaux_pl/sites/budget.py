@@ -188,7 +188,7 @@ class Budget:
                 continue
             about = " by the noise of this site alone" if is_alone else ""
             reason = f"with this release the cost would be epsilon {epsilon:.4g}{about}, above the "
-            reason += f"{option} {limit:g}"
+            reason += f"{option} {limit:g}{total.describe_updates()}"
             digests = np.concatenate([*self.digests.values()])
             last = next((entry for entry in reversed(entries) if entry.is_about(digests)), None)
             if last is not None:

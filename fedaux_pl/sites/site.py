@@ -177,9 +177,11 @@ class Site(Role):
             if code == "failed":
                 for line in traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]:
                     self.journal.say(f"  {line}", "traceback")
-            text = f"{first_line(error)} (sent: the code {code!r} alone)"
+            version = {"version": minor_version()} if code == "settings" else {}
+            sent = f"the code {code!r} and the version" if version else f"the code {code!r}"
+            text = f"{first_line(error)} (sent: {sent} alone)"
             self.journal.say(f"NOT answered: {asked}: {text}", "NOT answered")
-            return Message({"request": token, "code": code, "version": minor_version()})
+            return Message({"request": token, "code": code, **version})
         seconds = time.monotonic() - start
         text = f"sent: {asked}, {len(body):,} bytes after {seconds:.1f} s; {guarantee}"
         self.journal.say(text, f"sent: {request.fields['kind']}")

@@ -16,6 +16,7 @@ from fedaux_pl.scoring import (
     Centered,
     Collected,
     MeanScoring,
+    PaperScoring,
     Privacy,
     Residuals,
     ScoresAndHead,
@@ -311,7 +312,7 @@ def test_settings_are_those_of_the_constructor():
 def test_what_a_method_cannot_use_is_refused():
     with pytest.raises(ValueError, match="FedAUX needs a scorer without labels"):
         FedAUX(scoring=Parts(ScoresAndHead()))
-    with pytest.raises(ValueError, match="norm_bound is private, which needs a scorer without lab"):
+    with pytest.raises(ValueError, match=r"scoring: got .*a public norm bound"):
         FedAUXfdp(scoring=Parts(norm_bound="private"))
     with pytest.raises(ValueError, match=r"scorer: got ClassStat.*expected to be a Scorer without"):
         FedAUXfdp(scoring=StatisticsScoring())
@@ -346,3 +347,14 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path):
     extra = federation.preparation_bytes[1] - 3 * sent
     one = run(tmp_path, method(FedClassMeans, epsilon=1.0), 0)
     assert extra == one.preparation_bytes[1]
+
+
+def test_class_means_need_class_statistics():
+    with pytest.raises(ValueError, match=r"scoring: got MeanScoring.*StatisticsScoring"):
+        FedClassMeans(scoring=MeanScoring())
+
+
+@pytest.mark.parametrize("variant", ["literal", "authors"])
+def test_all_that_leaves_a_client_needs_a_private_scoring(variant):
+    with pytest.raises(ValueError, match=r"scoring: got PaperScoring.*a public norm bound"):
+        FedAUXfdp(scoring=PaperScoring(variant=variant))

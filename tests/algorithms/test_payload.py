@@ -4,7 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from fedaux_pl.algorithms import Answer, FedAdam, FedAvgM, Scaffold, Update
+from fedaux_pl.algorithms import Answer, FedAdam, FedAvgM, FedDF, Scaffold, Update
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.federation.averaging import average_payloads
 from fedaux_pl.federation.server import Server
@@ -118,3 +118,9 @@ def test_a_second_fit_forgets_the_states(tmp_path):
     fit(tmp_path, twice, 1)
     assert_same(weights(twice), weights(once))
     assert_same_states(twice, once)
+
+
+@pytest.mark.parametrize("hook", ["sends_weights", "has_payload", "teacher_weights"])
+def test_a_hook_of_version_1_is_refused(hook):
+    with pytest.raises(TypeError, match=f"Own.{hook} is of version 1.0"):
+        type("Own", (FedDF,), {hook: False})

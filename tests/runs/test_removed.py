@@ -45,7 +45,7 @@ def test_a_removed_class_gives_its_line(name):
 
 
 def test_a_class_of_the_user_may_have_such_a_name():
-    args = ["--model.algorithm=mine.FedMD"]
+    args = ["--model.algorithm=mine.FedMD", "--model.algorithm.discount=0.9"]
     assert complete_configs(args) == args
 
 

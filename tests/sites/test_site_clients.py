@@ -269,7 +269,7 @@ WRONG = {
         "keeps nothing between rounds",
     ),
     "own entries": ({}, {}, {"algorithm": FedBN()}, "keeps nothing between rounds"),
-    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set dimensions and, with class statist"),
+    "plan": ({}, {}, {"algorithm": FedClassMeans()}, "set scoring.dimensions"),
     "pins": (
         {},
         {},

@@ -12,8 +12,8 @@ class FedDF(Algorithm):
     """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
 
     Args:
-        remember: Whether absent clients keep teaching with the logits of the last round in which
-            they took part, the 1,000 most recent ones; false is the paper's method.
+        remember: Whether absent clients continue to teach with their last logits; the 1,000 clients
+            that took part most recently are remembered. The paper's method corresponds to false.
 
     Examples:
         >>> FedDF(pretrained=True, remember=True).name

@@ -48,12 +48,13 @@ REMOVED: Mapping[str, str] = {
     "model.distillation.fraction": (
         "use data.distill_fraction: one random part of D_distill is drawn for the whole run"
     ),
-    "model.distillation.augmentation=randaugment": (
-        "write torchvision.transforms.v2.RandAugment, with the same results"
-    ),
-    "model.local.augmentation=randaugment": (
-        "write torchvision.transforms.v2.RandAugment, with the same results"
-    ),
+    **{
+        f"model.{stage}.augmentation{name}": (
+            "write torchvision.transforms.v2.RandAugment, with the same results"
+        )
+        for stage in ("local", "distillation")
+        for name in ("=randaugment", ".randaugment")  # alone, or with its options
+    },
     "model.distillation.hard_labels": "students learn soft labels alone: leave it out",
     "GradientNoise": "to train by DP-SGD, use opacus",
     "PrivateClientModule": "to train by DP-SGD, use opacus",
@@ -71,7 +72,10 @@ REMOVED: Mapping[str, str] = {
     ),
     "scoring/whitened_logistic": "choose scoring/whitened_mean, the default of FedAUX",
     "sampled_gaussian_epsilon": "to account for DP-SGD, use opacus or dp-accounting",
-    "vote_epsilon": "noise took all that votes gain: a site that minds does not vote",
+    "vote_epsilon": (
+        "noise took all that votes gain: a site that does not want to reveal its votes should not "
+        "vote"
+    ),
     "model.optimizer_state": (
         "every round begins with new optimizers, and Centralized always keeps its own: leave it out"
     ),

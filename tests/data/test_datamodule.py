@@ -74,7 +74,7 @@ def test_negatives_and_distillation_data_are_a_disjoint_split_of_the_auxiliary_d
     assert negatives != list(range(20))
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(1.0, 80), (0.5, 40), (1e-9, 1)])
+@pytest.mark.parametrize(("fraction", "count"), [(1.0, 80), (0.5, 40), (1e-9, 2)])
 def test_a_fraction_of_the_distillation_data_is_drawn_once(fraction, count):
     whole, part = ready(seed=1), ready(seed=1, distill_fraction=fraction)
     assert len(part.distill_inputs) == count

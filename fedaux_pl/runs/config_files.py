@@ -10,6 +10,7 @@ import yaml
 from fedaux_pl.engine.checkpoints import find_checkpoint, find_last, load_checkpoint
 from fedaux_pl.errors import ConfigurationError, did_you_mean
 from fedaux_pl.lightning import OTHER_PACKAGE, PACKAGE, VARIABLE, rank_zero_only
+from fedaux_pl.runs.option_names import nested_settings
 from fedaux_pl.runs.packaged_configs import FOLDER, config_names
 from fedaux_pl.runs.refuse_removed import explain, refuse_removed
 from fedaux_pl.runs.removed import REMOVED
@@ -98,20 +99,11 @@ def _paths_of_run(saved: Path, began: Path) -> list[str]:
     options = [f"--trainer.default_root_dir={run.parents[1]}"] if run.parent.name == "runs" else []
     settings = _read(saved)
     for root in ("data", "model"):
-        for key, value in _paths(settings.get(root) or {}, root):
-            if not Path(value).is_absolute() and (began / value).exists():
+        for key, value in nested_settings(settings.get(root) or {}, root):
+            is_path = isinstance(value, str) and _PATH.fullmatch(key.rpartition(".")[2])
+            if is_path and not Path(value).is_absolute() and (began / value).exists():
                 options.append(f"--{key}={began / value}")
     return options
-
-
-def _paths(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the options below a key that hold paths, and their values."""
-    for name, value in settings.items():
-        key = prefix if name == "init_args" else f"{prefix}.{name}"
-        if isinstance(value, Mapping):
-            yield from _paths(value, key)
-        elif isinstance(value, str) and _PATH.fullmatch(name):
-            yield key, value
 
 
 def _find_config(value: str) -> str:

@@ -47,7 +47,9 @@ def with_whole_name(message: str, settings: Mapping[str, Any]) -> str:
     if not match:
         return message
     name, value = match.groups()
-    found = [(key, held) for key, held in _settings(settings) if f".{key}".endswith(f".{name}")]
+    found = [
+        (key, held) for key, held in nested_settings(settings) if f".{key}".endswith(f".{name}")
+    ]
     if len(found) > 1:
         found = [(key, held) for key, held in found if value in (str(held), repr(held))]
     if len(found) != 1:
@@ -55,10 +57,10 @@ def with_whole_name(message: str, settings: Mapping[str, Any]) -> str:
     return found[0][0] + message.removeprefix(name)
 
 
-def _settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def nested_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the names and values of all settings, a class's own below the option of the class."""
     for key, value in settings.items():
         name = prefix if key == "init_args" else f"{prefix}.{key}".lstrip(".")
         yield name, value
         if isinstance(value, Mapping):
-            yield from _settings(value, name)
+            yield from nested_settings(value, name)

@@ -1,11 +1,12 @@
 """Answers settings of version 1.0 that version 2.0 no longer has with what to do instead."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 from fedaux_pl._version import __version__
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.runs.option_names import nested_settings
 from fedaux_pl.runs.removed import REMOVED
 
 _METHOD = "model.algorithm"
@@ -19,8 +20,10 @@ def refuse_removed(*settings: Mapping[str, Any]) -> None:
     Examples:
         >>> refuse_removed({"model": {"clients": {"resnet8": 10}}, "data.alpha": 0.1})
     """
-    given = [pair for mapping in settings for pair in _flat(mapping)]
-    methods = [value for option, value in given if option == _METHOD]
+    given = [
+        (_as_typed(name), value) for mapping in settings for name, value in nested_settings(mapping)
+    ]
+    methods = [value for option, value in given if option == _METHOD and isinstance(value, str)]
     is_own_method = bool(methods) and not _is_ours(methods[-1])
     for option, value in given:
         if is_own_method and option.startswith(f"{_METHOD}."):
@@ -43,12 +46,7 @@ def explain(name: str) -> str:
     return f"{name} was removed after version 1.0, and this is {__version__}: {REMOVED[name]}"
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all settings with their whole names, as they are typed on the command line."""
-    for key, value in settings.items():
-        parts = [part for part in f"{prefix}.{key}".split(".") if part]
-        name = ".".join(part for part in parts if part not in ("init_args", "class_path"))
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, name)
-        else:
-            yield name, value
+def _as_typed(name: str) -> str:
+    """Return the name of a setting as it is typed on the command line."""
+    parts = name.split(".")
+    return ".".join(part for part in parts if part not in ("init_args", "class_path"))

@@ -43,6 +43,14 @@ SMALL = (
     "model.clients={resnet8: 6}",
     "model.participation=0.5",
 )
+SILOS = (
+    "quickstart",
+    "silos",
+    *SMALL,
+    "model.clients={resnet8: 4}",
+    "model.participation=1.0",
+    "data.private=tests.golden.sources.DigitSilos",
+)
 RUNS = {
     "quickstart": ("quickstart", *SMALL),
     "quickstart_private": ("quickstart_private", *SMALL),
@@ -55,24 +63,8 @@ RUNS = {
     ),
     "linear evaluation": ("quickstart", *SMALL, "linear_evaluation", "model.clients={resnet8: 6}"),
     "one shot": ("quickstart", *SMALL, "one_shot"),
-    "silos": (
-        "quickstart",
-        "silos",
-        *SMALL,
-        "model.clients={resnet8: 4}",
-        "model.participation=1.0",
-        "model.local.augmentation=null",
-        "data.private=tests.golden.sources.DigitSilos",
-    ),
-    "silos with crop_flip": (
-        "quickstart",
-        "silos",
-        *SMALL,
-        "model.clients={resnet8: 4}",
-        "model.participation=1.0",
-        "model.local.augmentation=crop_flip",
-        "data.private=tests.golden.sources.DigitSilos",
-    ),
+    "silos": (*SILOS, "model.local.augmentation=null"),
+    "silos with crop_flip": (*SILOS, "model.local.augmentation=crop_flip"),
     "FedDF with memory": ("quickstart", *SMALL, "methods/feddf_p", "remember"),
     "FedAUX, schedule": ("quickstart", *SMALL, "model.local.schedule=cosine"),
     "secure sums": (

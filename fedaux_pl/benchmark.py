@@ -19,34 +19,43 @@ from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data import FederatedDataModule, TensorBatches
 from fedaux_pl.federation import Federation
-from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.federation.role import PreparationPhase, Role
 from fedaux_pl.lightning import pl
 
 _PRETRAINING_EPOCHS = 3  # the first one is the warm-up
 _STAGES = ("clients", "averaging", "teachers", "distillation", "evaluation")  # of a round
 
 
-class MeasuredStart(Role):
-    """A simulation that measures its preparation; its rounds log their seconds anyway."""
+class MeasuredFederation(Federation):
+    """A simulation that measures its preparation; its rounds log their seconds anyway.
 
-    announces_duration = False
+    Attributes:
+        once: The seconds of what the process prepares once, by kind: trial steps, first steps,
+            captures, and kernels of Triton, which are a part of the steps.
+        preparation_seconds: The seconds of Algorithm 1.
+    """
 
-    def __init__(self) -> None:
-        # what the process prepares once, by kind: trial steps, first steps, captures, and kernels
-        # of Triton, which are a part of the steps
-        self.once: defaultdict[str, list[float]] = defaultdict(list)
-        self.preparation_seconds = 0.0
+    once: defaultdict[str, list[float]]
+    preparation_seconds: float
 
-    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
-        """Run Algorithm 1 with a short pre-training, whose quality does not matter here."""
-        runner = preparation.context.runner
-        device = runner.device
-        self._listen_to_triton(device)
-        runner.preparing = self._watch(runner.preparing, device)
-        settings = dataclasses.replace(preparation.settings, epochs=_PRETRAINING_EPOCHS)
+    def start(self) -> None:
+        """Create the clients and the server, and watch what the runner prepares."""
+        super().start()
+        runner = self.run.runner
+        self.once = defaultdict(list)
+        self._listen_to_triton(runner.device)
+        runner.preparing = self._watch(runner.preparing, runner.device)
+        # the quality of h_0 does not matter here
+        short = dataclasses.replace(self.h0_source.settings, epochs=_PRETRAINING_EPOCHS)
+        self.h0_source = dataclasses.replace(self.h0_source, settings=short)
+
+    def announce_duration(self, has_rounds: bool = True) -> None:
+        """Print no estimate: this run measures."""
+
+    def prepare(self) -> None:
+        """Run Algorithm 1 with a clock."""
+        device = self.run.runner.device
         begin = now(device)
-        phase.prepare(dataclasses.replace(preparation, settings=settings))
+        super().prepare()
         self.preparation_seconds = now(device) - begin
 
     def _watch(self, preparing: Callable[[str], Any], device: torch.device) -> Callable[[str], Any]:
@@ -146,8 +155,7 @@ def now(device: torch.device) -> float:
 
 
 def summarize(
-    federation: Federation,
-    start: MeasuredStart,
+    federation: MeasuredFederation,
     clock: RoundClock,
     warmup: int,
     args: Sequence[str],
@@ -176,7 +184,7 @@ def summarize(
         if counted:
             stages[name] = _spread(counted)
     first = {**epochs, **{name: laps for name, laps in rounds.items() if all(laps)}}
-    before = start.preparation_seconds - sum(map(sum, epochs.values()))
+    before = federation.preparation_seconds - sum(map(sum, epochs.values()))
     return {
         "machine": {
             "device": torch.cuda.get_device_name(device) if is_cuda else kind,
@@ -200,7 +208,7 @@ def summarize(
             "extra_seconds": {n: s[0] - median(s[1:]) for n, s in first.items() if len(s) > 1},
             "prepared": {
                 kind: {"count": len(seconds), "seconds": sum(seconds)}
-                for kind, seconds in start.once.items()
+                for kind, seconds in federation.once.items()
             },
         },
     }

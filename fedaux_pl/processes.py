@@ -79,14 +79,15 @@ class Processes:
         order: Sequence[_K],
         local: Collection[_K],
         compute: Callable[[_K], Sequence[Tensor]],
-        like: Callable[[_K], Sequence[Tensor]],
+        template: Callable[[_K], Sequence[Tensor]],
     ) -> Iterator[tuple[_K, Sequence[Tensor]]]:
         """Yield the tensors of all processes one item after another, in the same order in each.
 
         A sum over the items then has the same rounding errors whatever the number of processes.
         A process computes its next item before it waits for those of the others, and has at most
         two items in memory. Every process must iterate to the end. An item is ``local`` in one
-        process; ``like`` returns tensors of the same shapes and dtypes, for an item of any process.
+        process. For an item of any process, ``template`` returns tensors of the same shapes and
+        dtypes.
         """
         if self.world_size == 1:
             yield from ((item, compute(item)) for item in order)
@@ -101,7 +102,7 @@ class Processes:
                 yield item, self._broadcast_tensors(upcoming, self.rank)
                 upcoming = next(computed, ())
             else:
-                yield item, self._broadcast_tensors(like(item), owner[item])
+                yield item, self._broadcast_tensors(template(item), owner[item])
 
     def gather(self, value: _T) -> list[_T]:
         """Return the values of all processes by rank, pickled, with tensors on this device."""

@@ -43,7 +43,7 @@ class Setting:
 
     def __init__(self, federation: Any, negatives: int, classes: int) -> None:
         self.federation, self.negatives, self.classes = federation, negatives, classes
-        self.scoring = federation.algorithm.scoring
+        self.scoring = federation.algorithm.release.scoring
         if self.scoring is None or len(federation.clients) > 1:
             raise ConfigurationError(
                 "the method must have scores, such as FedAUX, and one architecture, but is "

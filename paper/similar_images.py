@@ -102,7 +102,7 @@ class FindNeighborhoods(FederationCallback):
                 predict_features(h0, own.inputs),
                 predict_features(h0, data.distill_inputs),
             )
-            scores = federation.scores["distill"][i]
+            scores = federation.evidence.certainty["distill"][i]
             top = scores.sort(descending=True, stable=True).indices[:IMAGES]
             similarities, positions = nearest(public[top], features, NEIGHBORS)
             closest = [nearest(part, features, 1)[0] for part in public.split(4096)]
@@ -129,7 +129,7 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
     """
     cli = FederationCLI("report", [*args, *QUIET])
     algorithm = cli.model.algorithm
-    if algorithm.scoring is None or algorithm.secret_noise:
+    if algorithm.release.scoring is None or algorithm.secret_noise:
         raise ConfigurationError(
             "the method must have scores and privacy.secret must be false, but got "
             f"{algorithm.name} with privacy.secret {algorithm.secret_noise}: this figure shows "
@@ -141,7 +141,7 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
             callback.images = False  # figures of a run
     cli.trainer.callbacks.append(finder)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-    privacy = algorithm.scoring.privacy
+    privacy = algorithm.release.scoring.privacy
     noise = "without noise, NOT private"
     if privacy.epsilon is not None:
         noise = f"with the noise of ({privacy.epsilon:g}, {privacy.delta:g})-privacy"

@@ -110,15 +110,15 @@ def run(scenario, folder, rank, size, ckpt_path=None):
         "kept": {
             f"{owner}.{name}.{key}": tensor
             for owner, slots in [
-                *federation.carried.server_states.items(),
-                ("c_i", federation.carried.client_states),
+                *federation.state.server_states.items(),
+                ("c_i", federation.state.client_states),
             ]
             for name, tensors in slots.items()
             for key, tensor in tensors.items()
         },
         "optimizers": {
             f"{owner}.{index}.{name}": entry
-            for owner, state in federation.carried.client_optimizers.items()
+            for owner, state in federation.state.client_optimizers.items()
             for index, entries in state["state"].items()
             for name, entry in entries.items()
         },

@@ -1,18 +1,13 @@
 """The methods, one file each; both server optimizers share one."""
 
-from fedaux_pl.algorithms.base import Aggregate as Aggregate
+from fedaux_pl.algorithms.aggregate import Aggregate as Aggregate
+from fedaux_pl.algorithms.aggregate import ServerState as ServerState
 from fedaux_pl.algorithms.base import Algorithm as Algorithm
-from fedaux_pl.algorithms.base import Answer as Answer
-from fedaux_pl.algorithms.base import Blend as Blend
-from fedaux_pl.algorithms.base import Blended as Blended
-from fedaux_pl.algorithms.base import Distilled as Distilled
-from fedaux_pl.algorithms.base import Ensemble as Ensemble
-from fedaux_pl.algorithms.base import LocalResult as LocalResult
-from fedaux_pl.algorithms.base import Released as Released
-from fedaux_pl.algorithms.base import Round as Round
-from fedaux_pl.algorithms.base import ServerState as ServerState
-from fedaux_pl.algorithms.base import Update as Update
+from fedaux_pl.algorithms.base import RunOptions as RunOptions
 from fedaux_pl.algorithms.centralized import Centralized as Centralized
+from fedaux_pl.algorithms.client_release import ClientRelease as ClientRelease
+from fedaux_pl.algorithms.client_release import Evidence as Evidence
+from fedaux_pl.algorithms.client_release import Released as Released
 from fedaux_pl.algorithms.fedaux import FedAUX as FedAUX
 from fedaux_pl.algorithms.fedauxfdp import FedAUXfdp as FedAUXfdp
 from fedaux_pl.algorithms.fedavg import FedAvg as FedAvg
@@ -23,8 +18,16 @@ from fedaux_pl.algorithms.fedcof import FedCOF as FedCOF
 from fedaux_pl.algorithms.feddf import FedDF as FedDF
 from fedaux_pl.algorithms.fedprox import FedProx as FedProx
 from fedaux_pl.algorithms.memory import RememberedTeacher as RememberedTeacher
+from fedaux_pl.algorithms.memory import RememberedTeachers as RememberedTeachers
 from fedaux_pl.algorithms.memory import TeacherMemory as TeacherMemory
 from fedaux_pl.algorithms.one_release import OneRelease as OneRelease
 from fedaux_pl.algorithms.scaffold import Scaffold as Scaffold
 from fedaux_pl.algorithms.server_optimizers import FedAdam as FedAdam
 from fedaux_pl.algorithms.server_optimizers import FedAvgM as FedAvgM
+from fedaux_pl.algorithms.teachers import Member as Member
+from fedaux_pl.algorithms.teachers import Round as Round
+from fedaux_pl.algorithms.teachers import Teacher as Teacher
+from fedaux_pl.algorithms.teachers import Teachers as Teachers
+from fedaux_pl.algorithms.updates import Answer as Answer
+from fedaux_pl.algorithms.updates import LocalResult as LocalResult
+from fedaux_pl.algorithms.updates import Update as Update

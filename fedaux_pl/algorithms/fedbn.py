@@ -1,5 +1,6 @@
 """FedBN (Li et al. 2021): FedAVG whose clients keep their own BatchNorm."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
@@ -9,14 +10,17 @@ from fedaux_pl.algorithms.base import Algorithm
 from fedaux_pl.errors import ConfigurationError
 
 
+@dataclass(frozen=True, kw_only=True)
 class FedBN(Algorithm):
     """A client trains from the server's model with its own BatchNorm of its last round.
 
-    Weights, biases and statistics of BatchNorm are kept. Where test data name their client, a
-    client is evaluated with its own BatchNorm. All other accuracies are those of the server's
-    model, whose BatchNorm is the average of the clients': they send theirs and receive none.
+    Weights, biases and statistics of BatchNorm are kept. If the test data
+    record which client a sample belongs to, each client is evaluated with its own BatchNorm. All
+    other accuracies are those of the server's model, whose BatchNorm is the average of the
+    clients', which send theirs and receive none.
 
     Args:
+        pretrained: Whether models start from h_0, learned on the auxiliary data (the paper's +P).
         kept: What a client keeps: its ``batchnorm``, or ``all``, so that each trains alone.
 
     Examples:
@@ -24,11 +28,8 @@ class FedBN(Algorithm):
         ['1.weight', '1.bias']
     """
 
-    def __init__(
-        self, *, pretrained: bool = False, kept: Literal["batchnorm", "all"] = "batchnorm"
-    ) -> None:
-        super().__init__(pretrained=pretrained)
-        self.kept = kept
+    pretrained: bool = False
+    kept: Literal["batchnorm", "all"] = "batchnorm"
 
     def own_entries(self, model: nn.Module) -> list[str]:
         """Return the names of all entries of BatchNorm layers, or of all layers."""

@@ -1,24 +1,16 @@
 """FedClassMeans: private releases of class statistics, no model update."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
-from torch import Tensor
-
-from fedaux_pl.algorithms.base import Released
-from fedaux_pl.algorithms.class_teacher import (
-    classify_rows,
-    label_parts,
-    regress_rows,
-    send_classifier,
-)
+from fedaux_pl.algorithms.class_statistics import ClassTeacher
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
-from fedaux_pl.functional import LinearClassifier
 from fedaux_pl.scoring import Privacy, StatisticsScoring
 
 
+@dataclass(frozen=True, kw_only=True)
 class FedClassMeans(OneRelease):
     """Distills from a linear classifier that is made of class statistics of all clients.
 
@@ -38,43 +30,30 @@ class FedClassMeans(OneRelease):
         privacy: The privacy of all that a client releases.
 
     Examples:
-        >>> FedClassMeans(classifier="ridge").scoring.scorer
+        >>> FedClassMeans(classifier="ridge").release.scoring.scorer
         ClassStatistics(second_moment=0.15, releases=1)
     """
 
-    def __init__(
-        self,
-        *,
-        classifier: Literal["discriminant", "ridge"] = "discriminant",
-        regularization: float = 0.01,
-        scoring: StatisticsScoring = StatisticsScoring(),  # noqa: B008
-        privacy: Privacy = Privacy(),  # noqa: B008
-    ) -> None:
-        is_known = classifier in ("discriminant", "ridge")
-        check_setting("classifier", classifier, is_known, "be 'discriminant' or 'ridge'")
-        is_valid = is_positive(regularization)
-        check_setting("regularization", regularization, is_valid, "be a positive number")
-        is_recipe = isinstance(scoring, StatisticsScoring)
-        check_setting("scoring", scoring, is_recipe, "be a StatisticsScoring")
-        if classifier == "ridge":
-            releases = scoring.releases
+    classifier: Literal["discriminant", "ridge"] = "discriminant"
+    regularization: float = 0.01
+    scoring: StatisticsScoring = StatisticsScoring()  # noqa: RUF009 - frozen
+    privacy: Privacy = Privacy()  # noqa: RUF009 - frozen
+
+    def __post_init__(self) -> None:
+        is_known = self.classifier in ("discriminant", "ridge")
+        check_setting("classifier", self.classifier, is_known, "be 'discriminant' or 'ridge'")
+        regularization = self.regularization
+        expected = "be a positive number"
+        check_setting("regularization", regularization, is_positive(regularization), expected)
+        is_recipe = isinstance(self.scoring, StatisticsScoring)
+        check_setting("scoring", self.scoring, is_recipe, "be a StatisticsScoring")
+        if self.classifier == "ridge":
+            releases = self.scoring.releases
             expected = "be 1 or null, because classifier ridge needs no second release"
             check_setting("scoring.releases", releases, releases != 2, expected)
-            scoring = replace(scoring, releases=1)
-        super().__init__(scoring.create(privacy))
-        self.classifier = classifier
-        self.regularization = regularization
 
-    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
-        """The discriminant, whose gradient clients then release."""
-        return send_classifier(released, architecture)
-
-    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
-        """The ridge regression; or the discriminant, or one Newton step from it."""
-        if self.classifier == "ridge":
-            return regress_rows(released, self.regularization)
-        return classify_rows(released)
-
-    def label(self, released: Released) -> dict[str, Tensor]:
-        """p(c | x) of the classifier."""
-        return label_parts(released, self.classifiers(released))
+    @cached_property
+    def release(self) -> ClassTeacher:
+        """Class statistics; the ridge regression needs no second release."""
+        recipe = replace(self.scoring, releases=1) if self.classifier == "ridge" else self.scoring
+        return ClassTeacher(recipe.create(self.privacy), self.classifier, self.regularization)

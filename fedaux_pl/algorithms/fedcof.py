@@ -1,11 +1,12 @@
 """FedCOF (Goswami et al. 2024): covariances from the class means of the clients alone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from torch import Tensor
-
-from fedaux_pl.algorithms.base import Released
-from fedaux_pl.algorithms.class_teacher import fit_classifiers, label_parts
+from fedaux_pl.algorithms.class_statistics import fit_classifiers, label_parts
+from fedaux_pl.algorithms.client_release import ClientRelease, Evidence, Released
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier, classifier_of_means
@@ -16,6 +17,7 @@ from fedaux_pl.scoring.release import stack_heads
 _TEMPERATURE = 0.1  # of the softmax of cosines
 
 
+@dataclass(frozen=True, kw_only=True)
 class FedCOF(OneRelease):
     """Distills from a classifier that is made of the clients' class means and class counts.
 
@@ -35,20 +37,41 @@ class FedCOF(OneRelease):
         privacy: The privacy of all that a client releases.
     """
 
-    def __init__(
-        self,
-        *,
-        shrinkage: float = 1.0,
-        dimensions: int | None = None,
-        whitening: float | None = None,
-        privacy: Privacy = Privacy(),  # noqa: B008
-    ) -> None:
-        super().__init__(Scoring(ClassSums(), Whitened(dimensions, whitening), privacy=privacy))
-        check_setting("shrinkage", shrinkage, is_positive(shrinkage), "be a positive number")
-        self.shrinkage = shrinkage
+    shrinkage: float = 1.0
+    dimensions: int | None = None
+    whitening: float | None = None
+    privacy: Privacy = Privacy()  # noqa: RUF009 - frozen
 
-    def classifiers(self, released: Released) -> dict[str, LinearClassifier]:
-        """That of the means, its outputs divided by 0.1."""
+    def __post_init__(self) -> None:
+        is_valid = is_positive(self.shrinkage)
+        check_setting("shrinkage", self.shrinkage, is_valid, "be a positive number")
+        self.release  # noqa: B018 - checks the options of the feature map
+
+    @cached_property
+    def release(self) -> ClientRelease:
+        """Class sums and class counts of each client."""
+        feature_map = Whitened(self.dimensions, self.whitening)
+        return ClassMeans(Scoring(ClassSums(), feature_map, privacy=self.privacy), self.shrinkage)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the method and its options; those of the feature map stand in the release."""
+        settings = super().settings()
+        del settings["dimensions"], settings["whitening"]
+        return settings
+
+
+@dataclass(frozen=True)
+class ClassMeans(ClientRelease):
+    """The class means of every client, whose classifier is the teacher: softmax(<w_c, row> / 0.1).
+
+    Args:
+        shrinkage: gamma of the paper.
+    """
+
+    shrinkage: float = 1.0
+
+    def evidence(self, released: Released) -> Evidence:
+        """Compute the classifier of each architecture, and p(c | x) on each part of the data."""
 
         def fit(_name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
             vectors, sigmas = stack_heads(heads)
@@ -58,8 +81,7 @@ class FedCOF(OneRelease):
             fitted = classifier_of_means(sums, counts, self.shrinkage)
             return fitted.cooled(_TEMPERATURE)
 
-        return fit_classifiers(released, fit)
-
-    def label(self, released: Released) -> dict[str, Tensor]:
-        """softmax(<w_c, row> / 0.1)."""
-        return label_parts(released, self.classifiers(released))
+        classifiers = fit_classifiers(released, fit)
+        return Evidence(
+            class_probabilities=label_parts(released, classifiers), classifiers=classifiers
+        )

@@ -1,18 +1,21 @@
 """FedDF (Lin et al. 2020): distillation from the mean of the clients' logits."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Algorithm, Ensemble
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.algorithms.teachers import Teacher, Teachers
 from fedaux_pl.functional import SoftLabelSum
 
 
+@dataclass(frozen=True)
 class FedDF(Algorithm):
     """Distills the average from the mean of the clients' logits, A_mean (eq. 2 of the paper).
 
     Args:
-        remember: Whether absent clients continue to teach with their last logits; the 1,000 clients
+        pretrained: Whether models start from h_0, learned on the auxiliary data (the paper's +P).
+        remember: Whether absent clients continue to teach with their last logits. The 1,000 clients
             that took part most recently are remembered. The paper's method corresponds to false.
 
     Examples:
@@ -22,18 +25,16 @@ class FedDF(Algorithm):
 
     distills = True
 
-    def __init__(self, pretrained: bool = False, remember: bool = False) -> None:
-        super().__init__(pretrained)
-        self.remember = remember
+    pretrained: bool = False
+    remember: bool = False
 
-    def soft_labels(self, ensemble: Ensemble) -> Tensor:
+    def weight(self, teacher: Teacher) -> Tensor | float:
+        """A_mean: every teacher counts the same."""
+        return 1.0
+
+    def soft_labels(self, teachers: Teachers) -> Tensor:
         """softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x)) over the teachers i, shape (N, C)."""
         total = SoftLabelSum()
-        for logits, weights in self.teachers(ensemble):
-            total.add(logits, weights)
+        for teacher in teachers:
+            total.add(teacher.logits, self.weight(teacher))
         return total.result()
-
-    def teachers(self, ensemble: Ensemble) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield each teacher's logits f_i(x), shape (N, C), and s_i(x), shape (N,), None for 1."""
-        for _, logits in ensemble.teachers(self.remember):
-            yield logits, None

@@ -5,34 +5,33 @@ from typing import Any
 
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Algorithm, Released
-from fedaux_pl.scoring import Scoring
+from fedaux_pl.algorithms.base import Algorithm
+from fedaux_pl.algorithms.client_release import ClientRelease
+from fedaux_pl.algorithms.teachers import Teachers
 
 
 class OneRelease(Algorithm, ABC):
-    """A method whose clients send what they release, and the number of their records.
+    """A method whose clients send what they release, the number of their records, and no model.
 
-    The server makes a teacher of the releases and of public data, starts its student there, and
-    distills the student in every round. Rounds cost no privacy and no communication: the clients
-    are not asked again.
-
-    Args:
-        scoring: What a client releases, and the privacy of all that leaves a client.
+    The server makes a teacher p(c | x) from the releases and public data, starts its students from
+    it, and distills them in every round. Rounds cost no privacy and no communication, because the
+    clients are not asked again.
     """
 
     distills = True
-    pretrained = True
     trains_clients = False
-    scoring: Scoring
+    pretrained = True
 
-    def __init__(self, scoring: Scoring) -> None:
-        super().__init__(pretrained=True)
-        self.scoring = scoring
+    @property
+    @abstractmethod
+    def release(self) -> ClientRelease:
+        """What clients release. Its evidence has ``class_probabilities``, which teach."""
 
     def settings(self) -> dict[str, Any]:
-        """The method and its options as plain values; its clients train nothing."""
+        """Return the method and its options as plain values; its clients train nothing."""
         return super().settings() | {"trains_clients": self.trains_clients}
 
-    @abstractmethod
-    def label(self, released: Released) -> dict[str, Tensor]:
-        """Return the teacher's probabilities of the classes on each part of the data."""
+    def soft_labels(self, teachers: Teachers) -> Tensor:
+        """p(c | x) of the classifier that was made of the releases."""
+        assert teachers.class_probabilities is not None  # noqa: S101 - the evidence has them
+        return teachers.class_probabilities

@@ -1,15 +1,17 @@
 """SCAFFOLD (Karimireddy et al. 2020): control variates correct the drift of the clients."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from fedaux_pl.algorithms.base import Aggregate, Algorithm, LocalResult, ServerState
+from fedaux_pl.algorithms.aggregate import Aggregate, ServerState
+from fedaux_pl.algorithms.base import Algorithm, RunOptions
+from fedaux_pl.algorithms.updates import LocalResult
 from fedaux_pl.errors import ConfigurationError, check_setting, is_positive
 from fedaux_pl.functional.averaging import State
 
 
+@dataclass(frozen=True)
 class Scaffold(Algorithm):
     """Clients add c - c_i to their gradients, the difference of the server's and their own mean.
 
@@ -24,24 +26,27 @@ class Scaffold(Algorithm):
 
     Args:
         server_lr: The step size of the server; 1 gives the average.
+        pretrained: Whether models start from h_0, learned on the auxiliary data (the paper's +P).
     """
 
-    def __init__(self, server_lr: float = 1.0, pretrained: bool = False) -> None:
-        super().__init__(pretrained)
-        check_setting("server_lr", server_lr, is_positive(server_lr), "be a positive number")
-        self.server_lr = server_lr
+    server_lr: float = 1.0
+    pretrained: bool = False
 
-    def check_clients(self, optimizer: Mapping[str, Any], precision: str) -> None:
+    def __post_init__(self) -> None:
+        is_valid = is_positive(self.server_lr)
+        check_setting("server_lr", self.server_lr, is_valid, "be a positive number")
+
+    def check(self, options: RunOptions) -> None:
         """Raise a ConfigurationError unless clients take K steps of plain SGD."""
         plain = {"optimizer": "sgd", "momentum": 0, "weight_decay": 0, "clip_norm": None}
         for name, needed in plain.items():
-            if optimizer[name] != needed:
+            if options.local[name] != needed:
                 value = "null" if needed is None else needed
                 raise ConfigurationError(
                     f"Scaffold needs plain SGD at the clients, but local.{name} is "
-                    f"{optimizer[name]}: set it to {value} (--model.local.{name} {value})"
+                    f"{options.local[name]}: set it to {value} (--model.local.{name} {value})"
                 )
-        if precision == "16-mixed":
+        if options.precision == "16-mixed":
             raise ConfigurationError(
                 "Scaffold counts the clients' steps, but trainer.precision 16-mixed skips some of "
                 "them: set it to bf16-mixed or 32-true"

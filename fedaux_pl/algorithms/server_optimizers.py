@@ -1,12 +1,16 @@
 """FedAVG with another step of the server than to the average: FedAvgM and FedAdam."""
 
+from dataclasses import dataclass
+
 import torch
 
-from fedaux_pl.algorithms.base import Aggregate, Algorithm, ServerState
+from fedaux_pl.algorithms.aggregate import Aggregate, ServerState
+from fedaux_pl.algorithms.base import Algorithm
 from fedaux_pl.errors import check_setting, is_fraction, is_positive
 from fedaux_pl.functional.averaging import State
 
 
+@dataclass(frozen=True)
 class FedAvgM(Algorithm):
     """The server takes a step with momentum towards the clients' average (Hsu et al. 2019).
 
@@ -16,18 +20,21 @@ class FedAvgM(Algorithm):
         server_lr: The step size; 1 with beta 0 is FedAVG.
         beta: The momentum, in [0, 1). The paper's 0.9 makes steps of up to 10 times the average's
             and needs many rounds, or a smaller server_lr.
+        pretrained: Whether models start from h_0, learned on the auxiliary data (the paper's +P).
 
     Examples:
         >>> FedAvgM(beta=0.9).settings()
         {'method': 'FedAvgM', 'pretrained': False, 'server_lr': 1.0, 'beta': 0.9}
     """
 
-    def __init__(self, server_lr: float = 1.0, beta: float = 0.5, pretrained: bool = False) -> None:
-        super().__init__(pretrained)
-        check_setting("server_lr", server_lr, is_positive(server_lr), "be a positive number")
-        check_setting("beta", beta, is_fraction(beta), "lie in [0, 1)")
-        self.server_lr = server_lr
-        self.beta = beta
+    server_lr: float = 1.0
+    beta: float = 0.5
+    pretrained: bool = False
+
+    def __post_init__(self) -> None:
+        is_valid = is_positive(self.server_lr)
+        check_setting("server_lr", self.server_lr, is_valid, "be a positive number")
+        check_setting("beta", self.beta, is_fraction(self.beta), "lie in [0, 1)")
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The step with momentum, and the new v."""
@@ -43,6 +50,7 @@ class FedAvgM(Algorithm):
         return theta, {"v": velocity}
 
 
+@dataclass(frozen=True)
 class FedAdam(Algorithm):
     """The server takes a step of Adam along Delta = average - theta (Reddi et al. 2021).
 
@@ -56,25 +64,20 @@ class FedAdam(Algorithm):
         beta1: The decay of m, in [0, 1).
         beta2: The decay of v, in [0, 1).
         tau: The adaptivity; parameters that change less than tau take smaller steps.
+        pretrained: Whether models start from h_0, learned on the auxiliary data (the paper's +P).
     """
 
-    def __init__(
-        self,
-        server_lr: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
-        pretrained: bool = False,
-    ) -> None:
-        super().__init__(pretrained)
-        for name, value in (("server_lr", server_lr), ("tau", tau)):
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    pretrained: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("server_lr", self.server_lr), ("tau", self.tau)):
             check_setting(name, value, is_positive(value), "be a positive number")
-        for name, value in (("beta1", beta1), ("beta2", beta2)):
+        for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             check_setting(name, value, is_fraction(value), "lie in [0, 1)")
-        self.server_lr = server_lr
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.tau = tau
 
     def server_step(self, aggregate: Aggregate) -> tuple[State, ServerState]:
         """The step of Adam, and the new m and v."""

@@ -67,7 +67,8 @@ class RunNotes:
 
 def _describe_scores(federation: RunView) -> str | None:
     """Say that the scores are nearly uniform, if they are and an option can change it."""
-    remedy = describe_remedy(federation.algorithm.scoring)
+    release = federation.algorithm.release
+    remedy = None if release is None else describe_remedy(release.scoring)
     key = "certainty/effective_teachers"
     measured = [e for e in federation.history if key in e or f"val/{key}" in e]
     if not measured or remedy is None:
@@ -81,13 +82,13 @@ def _describe_scores(federation: RunView) -> str | None:
     return describe_effective_teachers(effective, teachers, remedy)
 
 
-def describe_remedy(scoring: Scoring | None) -> str | None:
+def describe_remedy(scoring: Scoring) -> str | None:
     """Say which option lets scores differ more; None if there is none.
 
     Class statistics weigh the teachers by what each client knows about a class. If these weights
     are equal, the clients hold the same classes, and no option should change that.
     """
-    if scoring is None or isinstance(scoring.scorer, ClassStatistics):
+    if isinstance(scoring.scorer, ClassStatistics):
         return None
     calibration = scoring.calibration
     if isinstance(calibration, Sigmoid):

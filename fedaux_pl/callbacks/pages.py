@@ -33,7 +33,7 @@ def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:
         ]
     for metric in federation.chosen_metrics:
         results[metric] = [rf"^(val/)?{metric}$"]
-    if federation.scores:
+    if federation.evidence.certainty:
         results["effective teachers"] = [r"^(val/)?certainty/effective_teachers$"]
     training = {"loss of the clients": [r"^client_loss/(mean|min|max)$"]}
     if algorithm.distills:
@@ -113,14 +113,14 @@ def _meanings(federation: RunView) -> Iterator[tuple[str, str]]:
             ", `teachers/accuracy` that of the clients' ensemble, from which the student learns "
             "(if only some rounds have a validation, without those remembered from the others)"
         )
-    if federation.labels and federation.scores:
+    if federation.evidence.class_probabilities and federation.evidence.certainty:
         measured += ", `statistics/accuracy` that of the classifier of the class statistics"
     yield "accuracy", f"{measured}. `val/` marks validation data; without it, test data"
     yield "accuracy of each class", "the same for the samples of one class (at most 20 classes)"
     if federation.evaluated_clients is not None:
         meaning = "the same for the samples of one client, on data that name it"
         yield "accuracy of each client", meaning
-    if federation.scores:
+    if federation.evidence.certainty:
         meaning = (
             "how many equally weighted teachers would be as concentrated as the scores make them, "
             "the mean of 1 / (sum of squared weights). As many as teach, remembered ones "

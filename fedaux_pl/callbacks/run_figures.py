@@ -31,7 +31,7 @@ _VIEWED = 8
 def prepared_figures(federation: RunView) -> Iterator[tuple[str, "Figure"]]:
     """Yield the names and figures of a federation before its first round."""
     data = federation.data
-    scores = federation.scores
+    scores = federation.evidence.certainty
     classes = list(data.classes)
     held = class_counts(federation)
     if held is not None:
@@ -107,7 +107,7 @@ def _confusion_figures(
     federation: RunView, data: str, round_: int
 ) -> Iterator[tuple[str, "Figure"]]:
     """Yield the confusion matrices of all samples and of each client that the data name."""
-    if federation.confusion is None or not federation.shows_classes:
+    if federation.confusion is None or not federation.may_show_classes:
         return
     classes = federation.data.classes
     after = f"after round {round_}"
@@ -131,7 +131,7 @@ def class_counts(federation: RunView) -> NDArray[np.int64] | None:
 def top_texts(federation: RunView) -> list[ScoredText]:
     """Return the texts with the highest scores of some clients; empty unless data are texts."""
     data = federation.data
-    scores = federation.scores
+    scores = federation.evidence.certainty
     text_format: dict[str, Any] = data.auxiliary.input_format if scores and data.auxiliary else {}
     if text_format.get("kind") != "text":
         return []

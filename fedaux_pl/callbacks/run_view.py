@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.algorithms import Algorithm, Evidence
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.source import Examples
 from fedaux_pl.scoring import ReleasedHead
@@ -24,13 +24,15 @@ class RunView(Protocol):
     architectures: list[str]
     chosen_metrics: dict[str, dict[str, Any]]
     plan: Plan
-    scores: dict[str, Tensor]
-    labels: dict[str, Tensor]
-    history: list[dict[str, float]]
+    evidence: Evidence
 
     @property
     def data(self) -> FederatedDataModule:
         """The data of the run."""
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """The metrics of the finished rounds."""
 
     @property
     def heads(self) -> Sequence[ReleasedHead]:
@@ -53,7 +55,7 @@ class RunView(Protocol):
         """What callbacks can monitor besides accuracies: whether a higher value is better."""
 
     @property
-    def shows_classes(self) -> bool:
+    def may_show_classes(self) -> bool:
         """Whether classes and clients are shown apart."""
 
     def select_clients(self, t: int) -> list[int]:

@@ -209,7 +209,7 @@ Trained by federated learning with fedaux-pl {__version__}.
 
 def _last_round(federation: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the measurements of the last round, which may not be in the history yet."""
-    last = federation["round"] or (federation["history"] or [{}])[-1]
+    last = federation["metrics"] or (federation["history"] or [{}])[-1]
     return {"round": len(federation["history"]), **last}
 
 

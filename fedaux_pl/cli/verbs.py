@@ -13,7 +13,7 @@ import torch
 
 from fedaux_pl.benchmark import (
     MeasuredData,
-    MeasuredStart,
+    MeasuredFederation,
     RoundClock,
     format_table,
     summarize,
@@ -22,11 +22,11 @@ from fedaux_pl.callbacks.client_results import describe_clients, last_measured
 from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.errors import TERMINATED, ConfigurationError, FedauxError, counted, first_line
 from fedaux_pl.federation.given_h0 import file_in
-from fedaux_pl.federation.role import LearnH0
 from fedaux_pl.federation.settings import TrainingSettings
 from fedaux_pl.files import write_json_atomically
 from fedaux_pl.lightning import LightningArgumentParser, MisconfigurationException, SIGTERMException
 from fedaux_pl.models import save_backbone
+from fedaux_pl.pretrain import LearnH0
 from fedaux_pl.runs.parser import FederationCLI
 from fedaux_pl.runs.run_folder import RunLogger, folder_of
 from fedaux_pl.sites import connect
@@ -133,16 +133,15 @@ class PretrainCLI(FederationCLI):
 
 def pretrain(args: Sequence[str]) -> FederationCLI:
     """Pre-train h_0 of every architecture, cache it for ``fit``, and write it to ``--output``."""
-    cli = PretrainCLI("pretrain", args)
+    cli = PretrainCLI("pretrain", args, model=LearnH0)
     if not cli.model.algorithm.pretrained:
         raise ConfigurationError(
             f"{cli.model.algorithm.name} starts from random weights and needs no pre-training: "
             "set model.algorithm.pretrained to true, or choose FedAUX"
         )
-    cli.model.role = role = LearnH0()
     _run(cli, cli.trainer.fit)
     if cli.trainer.is_global_zero:
-        for name, accuracy in role.accuracy.items():
+        for name, accuracy in cli.model.accuracy.items():
             print(f"h_0 of {name}: kNN accuracy {accuracy:.1%}")
         output = cli.config_init.output
         if output is None:
@@ -206,12 +205,11 @@ class BenchmarkCLI(FederationCLI):
 
 def benchmark(args: Sequence[str]) -> dict[str, Any]:
     """Measure a few rounds stage by stage; leave logs and cache unchanged."""
-    cli = BenchmarkCLI("benchmark", args, MeasuredData)
-    cli.model.role = start = MeasuredStart()
+    cli = BenchmarkCLI("benchmark", args, MeasuredData, MeasuredFederation)
     cli.datamodule.pretraining_steps = cli.config.pretraining_steps
     with cli.scratch:
         _run(cli, cli.trainer.fit)
-    summary = summarize(cli.model, start, cli.clock, cli.config.warmup, args)
+    summary = summarize(cli.model, cli.clock, cli.config.warmup, args)
     write_json_atomically(cli.output, summary)
     print(format_table(summary))
     print(f"Written to {cli.output}")

@@ -22,8 +22,8 @@ FORMAT = 7
 """The format of a federation's checkpoints, since 2.0; others are refused."""
 _ENTRIES: Mapping[str, type] = {"state_dict": Mapping, "hyper_parameters": Mapping}
 _FEDERATION: Mapping[str, type] = {
-    **dict.fromkeys(("settings", "round", "h0", "site_sizes"), Mapping),
-    **dict.fromkeys(("releases", "memory", "client_states"), Mapping),
+    **dict.fromkeys(("settings", "metrics", "h0", "site_sizes"), Mapping),
+    **dict.fromkeys(("releases", "teachers", "client_states"), Mapping),
     **dict.fromkeys(("history", "classes", "input_shape"), list),
 }
 _SETTINGS: Mapping[str, type] = {"clients": Mapping, "model_options": Mapping, "threads": int}

@@ -1,7 +1,6 @@
 """A federation: Algorithms 1 and 2, with their clients and their server."""
 
 from fedaux_pl.federation.federation import Federation
-from fedaux_pl.federation.role import Role
 from fedaux_pl.federation.settings import (
     Distillation,
     LocalTraining,
@@ -15,7 +14,6 @@ __all__ = [
     "Federation",
     "LocalTraining",
     "Pretraining",
-    "Role",
     "RoundTraining",
     "TrainingSettings",
 ]

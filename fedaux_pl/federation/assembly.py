@@ -1,40 +1,24 @@
-"""The parts of a run, created when the Trainer, the data and the students are there.
+"""The clients and the server of a run, and the modules that they train.
 
-With ``fast_dev_run`` every stage of training has at most one epoch, and nothing is cached.
+In a trial (``fast_dev_run``) every stage of training has at most one epoch.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
 from fedaux_pl.algorithms import Algorithm
-from fedaux_pl.callbacks.progress import find_progress
-from fedaux_pl.callbacks.report import cache_folder
-from fedaux_pl.data import FederatedDataModule
-from fedaux_pl.engine.inference import BatchNormOption
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.context import CarriedState, Context
-from fedaux_pl.federation.create_runner import Acceleration, create_runner
-from fedaux_pl.federation.given_h0 import GivenH0
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.run import Run
 from fedaux_pl.federation.server import Server
-from fedaux_pl.federation.settings import (
-    Distillation,
-    LocalTraining,
-    Pretraining,
-    TrainingSettings,
-)
+from fedaux_pl.federation.settings import Distillation, LocalTraining, TrainingSettings
+from fedaux_pl.federation.state import RunState
 from fedaux_pl.federation.students import Students
-from fedaux_pl.lightning import pl
-from fedaux_pl.models import complete_options
 from fedaux_pl.modules import ClientModule, DistillationModule
 from fedaux_pl.modules.classifier_module import ClassifierModule, TrainedPart
-from fedaux_pl.processes import Processes
 
 _Module = TypeVar("_Module", bound=ClassifierModule)
 _Settings = TypeVar("_Settings", bound=TrainingSettings)
@@ -50,42 +34,17 @@ class TrainedStudents:
     reads_features: bool  # whether training batches hold h(x) instead of x
 
 
-def create_context(
-    trainer: pl.Trainer,
-    data: FederatedDataModule,
-    processes: Processes,
-    seed: int,
-    architectures: Sequence[str],
-    carried: CarriedState,
-    acceleration: Acceleration,
-) -> Context:
-    """Create what all parts of a run share; ``architectures`` names that of each client."""
-    progress = find_progress(trainer)
-    runner = create_runner(trainer, acceleration)
-    runner.preparing = progress.stage
-    return Context(
-        data,
-        runner,
-        progress,
-        processes,
-        seed,
-        list(architectures),
-        carried,
-        rounds=trainer.max_epochs or -1,
-    )
-
-
 def create_clients(
-    context: Context,
+    run: Run,
+    state: RunState,
     students: TrainedStudents,
     algorithm: Algorithm,
     local: LocalTraining,
-    batchnorm_statistics: BatchNormOption,
 ) -> LocalClients:
     """Create the clients that run in this process."""
-    local = _shorten_in_trial(local, context)
+    local = _shorten_in_trial(local, run)
     modules = _create_modules(
-        context,
+        run,
         students,
         ClientModule,
         local,
@@ -95,74 +54,39 @@ def create_clients(
         batchnorm=local.batchnorm,
         weighted=local.class_weights == "balanced",
     )
-    return LocalClients(context, modules, local, algorithm, batchnorm_statistics)
+    return LocalClients(run, state, modules, local, algorithm)
 
 
 def create_server(
-    context: Context,
+    run: Run,
+    state: RunState,
     students: TrainedStudents,
     algorithm: Algorithm,
     distillation: Distillation,
     models: Mapping[str, nn.Module],
 ) -> Server:
     """Create the server, which predicts with ``models`` and overwrites their weights."""
-    distillation = _shorten_in_trial(distillation, context)
+    distillation = _shorten_in_trial(distillation, run)
     distillers = _create_modules(
-        context,
+        run,
         students,
         DistillationModule,
         distillation,
         temperature=distillation.temperature,
     )
     head_only = students.trained == "head"
-    return Server(context, algorithm, models, distillers, distillation, head_only)
+    return Server(run, state, algorithm, models, distillers, distillation, head_only)
 
 
-def create_preparation(
-    context: Context,
-    students: Students,
-    pretraining: Pretraining,
-    secret_noise: bool,
-    given_h0: Mapping[str, GivenH0],
-    kept: Path | None,
-) -> Preparation:
-    """Create the preparation.
-
-    Args:
-        context: What all parts of the run share.
-        students: The students as they are before the run.
-        pretraining: How h_0 is learned.
-        secret_noise: Whether the noise of releases comes from the operating system.
-        given_h0: Each h_0 that was learned elsewhere, see ``choose_h0``.
-        kept: The folder of each h_0 that is never learned again; None for none.
-    """
-    trainer = context.runner.trainer
-    is_trial = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
-    if is_trial and secret_noise:
-        raise ConfigurationError(
-            "fast_dev_run would make releases with secret noise, which cost privacy: set "
-            "algorithm.privacy.secret to false in it"
-        )
-    return Preparation(
-        context,
-        _shorten_in_trial(pretraining, context),
-        {name: complete_options(name, **students.options_of(name)) for name in students},
-        None if is_trial else cache_folder(trainer),
-        secret_noise,
-        given_h0,
-        kept,
-    )
-
-
-def _shorten_in_trial(settings: _Settings, context: Context) -> _Settings:
+def _shorten_in_trial(settings: _Settings, run: Run) -> _Settings:
     """Train for one epoch at most in ``fast_dev_run``."""
-    if not context.runner.trainer.fast_dev_run:  # type: ignore[attr-defined]
+    if not run.is_trial:
         return settings
     return replace(settings, epochs=min(1, settings.epochs))
 
 
 def _create_modules(
-    context: Context,
+    run: Run,
     students: TrainedStudents,
     module_type: Callable[..., _Module],
     settings: TrainingSettings,
@@ -174,5 +98,5 @@ def _create_modules(
     for name, student in students.models.items():
         module = module_type(copy.deepcopy(student), students.num_classes, **options)
         module.reads_features = students.reads_features
-        modules[name] = module.to(context.runner.device)
+        modules[name] = module.to(run.runner.device)
     return modules

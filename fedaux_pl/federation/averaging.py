@@ -80,7 +80,7 @@ def _average(
         [answer.client for answer in answers],
         list(states),
         compute=lambda client: [states[client][key] for key in template],
-        like=lambda _: list(template.values()),
+        template=lambda _: list(template.values()),
     )
     stream = (dict(zip(template, tensors, strict=True)) for _, tensors in items)
     sizes = [answer.size for answer in answers]

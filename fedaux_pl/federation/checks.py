@@ -2,13 +2,15 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
-from fedaux_pl.algorithms import Algorithm
+from fedaux_pl.algorithms import Algorithm, RunOptions
 from fedaux_pl.callbacks.best_checkpoint import METRIC, BestCheckpoint
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.engine import isolated_rng
@@ -16,7 +18,9 @@ from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.engine.strategy import processes_of
 from fedaux_pl.errors import ConfigurationError, check_setting, did_you_mean, is_count
 from fedaux_pl.federation.create_runner import Acceleration
+from fedaux_pl.federation.personal import check_own_statistics, has_batchnorm
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
+from fedaux_pl.federation.students import Students
 from fedaux_pl.functional import sample_clients
 from fedaux_pl.lightning import (
     PACKAGE,
@@ -42,6 +46,22 @@ _WITHOUT_EFFECT = {
     "overfit_batches": 0.0,
     "reload_dataloaders_every_n_epochs": 0,
     "val_check_interval": 1.0,
+}
+# Hooks of methods of version 1.0. Nothing calls them, so a class that still defines one is refused.
+FORMER_HOOKS = {
+    "sends_weights": "every method averages the weights of its clients now, so leave it out",
+    "has_payload": "override client_payload, server_payload or correction, and leave it out",
+    "needs_all_updates": "soft_labels sees the teachers of all processes now, so leave it out",
+    "teacher_weights": "override FedDF.weight, which returns the weight of one teacher",
+    "add_further_teachers": "override members, which returns the models that teach",
+    "teachers": "override FedDF.weight, which returns the weight of one teacher",
+    "blend": "override new_model, which returns the model that a distillation ends with",
+    "check_architectures": "override check, which gets all options of the run",
+    "check_clients": "override check, which gets all options of the run",
+    **dict.fromkeys(
+        ("plan", "send", "score", "label", "classifiers"),
+        "return a ClientRelease from the property release, and override it there",
+    ),
 }
 _CALLBACKS_WITHOUT_EFFECT = (
     lightning_callbacks.BatchSizeFinder,
@@ -91,7 +111,8 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_setting("model_options", options, is_mapping, "be a mapping such as {'width': 0.5}")
     for name in clients:
         check_model(name, **options_of(name, clients, options))
-    given["algorithm"].check_architectures(clients)
+    check_method(given["algorithm"])
+    given["algorithm"].check(run_options(given))
     if given["local"].class_weights != "none" and not given["algorithm"].trains_clients:
         raise ConfigurationError(
             f"local.class_weights is {given['local'].class_weights}, but clients of "
@@ -104,6 +125,101 @@ def check_settings(given: Mapping[str, Any]) -> None:
             f"distillation.blend is {blend}, but clients of {given['algorithm'].name} send one "
             "message and no models to average: leave it out"
         )
+
+
+def check_method(algorithm: Algorithm) -> None:
+    """Raise a TypeError for a class of a user that no frozen dataclass is, or of version 1.0."""
+    kind = type(algorithm)
+    for parent in kind.__mro__:
+        if parent is Algorithm or not issubclass(parent, Algorithm):
+            continue
+        for name, advice in FORMER_HOOKS.items():
+            if name in vars(parent):
+                raise TypeError(f"{kind.__name__}.{name} is of version 1.0: {advice}")
+        has_options = "__init__" in vars(parent) or bool(vars(parent).get("__annotations__"))
+        if has_options and "__dataclass_params__" not in vars(parent):
+            raise TypeError(
+                f"{parent.__name__} has options but is no dataclass. A method is a frozen "
+                "dataclass whose fields are its options: put @dataclass(frozen=True) above the "
+                "class, and fields in place of __init__ (docs/extending.md)"
+            )
+
+
+def run_options(given: Mapping[str, Any], precision: str | None = None) -> RunOptions:
+    """Return the options that a method may refuse."""
+    local = asdict(given["local"])
+    return RunOptions(given["clients"], local, asdict(given["distillation"]), precision)
+
+
+def check_run(
+    trainer: pl.Trainer,
+    data: FederatedDataModule,
+    given: Mapping[str, Any],
+    monitored: Mapping[str, bool],
+    is_fit: bool,
+) -> None:
+    """Raise an error if data or Trainer do not fit the arguments of the federation.
+
+    Args:
+        trainer: The Trainer, which logs every round afterwards, because a round is one batch.
+        data: The data of the run.
+        given: The arguments of the federation, by name.
+        monitored: Metrics that callbacks can monitor, with whether a higher value is better.
+        is_fit: Whether rounds follow.
+    """
+    algorithm = given["algorithm"]
+    check_data(data, algorithm, given["clients"])
+    names_clients = "test" in data.held_parts and data.evaluation_examples.clients is not None
+    if not names_clients:
+        monitored = {name: monitored[name] for name in monitored if "_client/" not in name}
+    has_validation = data.validation_examples is not None
+    check_trainer(trainer, given["clients"], has_validation, monitored)
+    if is_fit:
+        algorithm.check(run_options(given, str(trainer.precision)))
+    trainer.log_every_n_steps = 1  # type: ignore[attr-defined]
+
+
+def check_students(
+    trainer: pl.Trainer,
+    data: FederatedDataModule,
+    given: Mapping[str, Any],
+    students: Students,
+    stage: str,
+) -> None:
+    """Raise an error if the networks cannot be trained or evaluated as the arguments say.
+
+    Args:
+        trainer: The Trainer.
+        data: The data of the run.
+        given: The arguments of the federation, by name.
+        students: The server's models.
+        stage: Lightning's name of what follows: ``fit``, ``validate``, ``test`` or ``predict``.
+    """
+    algorithm = given["algorithm"]
+    local = given["local"]
+    distillation = given["distillation"]
+    networks = dict(students.items())
+    for network in networks.values():
+        data.check_model(network)
+        algorithm.own_entries(network)  # raises if the network has no such layers
+    is_fit = stage == "fit"
+    if given["batchnorm_statistics"] == "own" and stage != "predict":
+        check_own_statistics(data)
+        is_resumed = is_fit and trainer.ckpt_path is not None  # the run has said it then
+        if not has_batchnorm(networks.values()) and trainer.is_global_zero and not is_resumed:
+            print_above_bars("note: no network has BatchNorm: 'own' statistics have no effect")
+    if not is_fit:
+        return
+    check_image_size(data, networks)
+    if given["trained"] != "head":
+        owners = [name for name, count in given["clients"].items() for _ in range(count)]
+        distilled = distillation if algorithm.distills else None
+        check_batches(data, networks, owners, local, distilled)
+    for training in (local, distillation):
+        training.check(data.all_inputs[0][:4], trainer.max_epochs)
+    uses_vote = algorithm.distills and distillation.blend == "vote"
+    if uses_vote and not data.at_sites:  # sites have validation data of their own
+        check_vote(data)
 
 
 def check_vote(data: FederatedDataModule) -> None:
@@ -133,7 +249,7 @@ def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping
             f"{type(algorithm).__name__} needs auxiliary data: set data.auxiliary, or choose "
             "FedAvg or FedProx with pretrained: false"
         )
-    scoring = algorithm.scoring
+    scoring = None if algorithm.release is None else algorithm.release.scoring
     if scoring is not None and scoring.depends_on_negatives and data.negative_fraction == 0:
         raise ConfigurationError(
             f"data.negative_fraction: got 0; expected more for {scoring.scorer} with norm_bound "

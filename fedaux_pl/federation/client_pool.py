@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedaux_pl.algorithms import Update
-from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 
@@ -32,7 +32,7 @@ class ClientPool(Protocol):
     def prepare(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:

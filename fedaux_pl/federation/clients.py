@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
@@ -12,39 +12,44 @@ from torch.nn.functional import one_hot
 from fedaux_pl.algorithms import Algorithm, LocalResult, Update
 from fedaux_pl.callbacks.progress import Stage
 from fedaux_pl.engine import Job, SeedPurpose, StageResult
-from fedaux_pl.engine.inference import (
-    BatchNormOption,
-    estimate_statistics,
-    predict_features,
-    predict_private_features,
-    statistics_batch_size,
-)
+from fedaux_pl.engine.inference import predict_features, predict_private_features
 from fedaux_pl.engine.stage import DoneHook
 from fedaux_pl.federation.averaging import trained_parameters
 from fedaux_pl.federation.client_pool import Votes
-from fedaux_pl.federation.context import Context, ServerFeatures
 from fedaux_pl.federation.fixed_features import FixedFeatures
+from fedaux_pl.federation.public_features import PublicFeatures
+from fedaux_pl.federation.run import Run
 from fedaux_pl.federation.settings import LocalTraining
+from fedaux_pl.federation.state import RunState
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
-from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
 
 
 @dataclass
 class LocalClients:
-    """A pool of clients that run in this process, or in several processes that share them."""
+    """The clients of a simulation: they run in this process, or in several that share them.
+
+    Attributes:
+        run: What all parts of the run work with.
+        state: What clients keep from round to round.
+        modules: One for each architecture, which trains one client after another.
+        settings: How clients train.
+        algorithm: The method.
+        round_metrics: Always empty; over real sites, which of them have answered.
+        features: h(x) of the clients' data, if only heads are trained, by architecture.
+    """
 
     at_sites = False
-    context: Context
-    modules: Mapping[str, ClientModule]  # each trains one client of its architecture after another
+    run: Run
+    state: RunState
+    modules: Mapping[str, ClientModule]
     settings: LocalTraining
     algorithm: Algorithm
-    batchnorm_statistics: BatchNormOption = "running"  # of evaluation
-    round_metrics: dict[str, float] = field(default_factory=dict)  # which sites have answered
-    features: dict[str, FixedFeatures] = field(default_factory=dict)  # h(x), if modules read it
+    round_metrics: dict[str, float] = field(default_factory=dict)
+    features: dict[str, FixedFeatures] = field(default_factory=dict)
 
     def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
         """Return the step as it is."""
@@ -53,7 +58,7 @@ class LocalClients:
     def prepare(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
@@ -63,10 +68,10 @@ class LocalClients:
         processes, ordered by client; sites may not have answered.
         """
         h0 = features.h0
-        names = self.context.architectures
-        processes = self.context.processes
+        names = self.run.architectures
+        processes = self.run.processes
         mine = processes.local(clients)
-        with self.context.progress.stage("releases", len(mine), "client") as stage:
+        with self.run.progress.stage("releases", len(mine), "client") as stage:
             if step.summed:
                 heads = []
                 for name, model in h0.items():
@@ -110,8 +115,8 @@ class LocalClients:
         stage: Stage,
     ) -> ReleasedHead:
         """Return the secure sum over the clients of an architecture."""
-        processes = self.context.processes
-        classes = len(self.context.data.classes)
+        processes = self.run.processes
+        classes = len(self.run.data.classes)
         sums: list[Tensor] = []  # one, over this process's clients, if it has any
         secure = SecureSum(step, public_map.row_length(h0), classes, len(group))
         for client in processes.local(group):
@@ -135,13 +140,13 @@ class LocalClients:
 
     def _private_features(self, client: int, step: Step, h0: nn.Module) -> tuple[Tensor, Tensor]:
         """h_0(x) on D_i, and its one-hot labels."""
-        examples = self.context.data.client(client)
-        classes = len(self.context.data.classes)
+        examples = self.run.data.client(client)
+        classes = len(self.run.data.classes)
         predict = predict_private_features if step.scoring.privacy.secret else predict_features
         return predict(h0, examples.inputs), one_hot(examples.targets.long(), classes)
 
     def _noise_seed(self, client: int) -> int:
-        return self.context.derive_seed(SeedPurpose.RELEASE_NOISE, client)
+        return self.run.derive_seed(SeedPurpose.RELEASE_NOISE, client)
 
     def train(
         self,
@@ -154,15 +159,15 @@ class LocalClients:
 
         The server sends ``states``, theta^P of each architecture, and ``payloads`` besides.
         """
-        carried = self.context.carried
-        processes = self.context.processes
-        names = self.context.architectures
-        sizes = self.context.data.client_sizes
+        state = self.state
+        processes = self.run.processes
+        names = self.run.architectures
+        sizes = self.run.data.client_sizes
         mine = processes.local(clients)
-        self._update_features(states, mine)
-        jobs = {i: self._job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
-        with self.context.progress.stage("clients", len(mine), "client") as stage:
-            results = self._run(jobs, lambda result: stage.update(1, loss=result.loss))
+        self.update_features(states, mine)
+        jobs = {i: self.job(round_, i, states[names[i]], payloads[names[i]]) for i in mine}
+        with self.run.progress.stage("clients", len(mine), "client") as stage:
+            results = self.run_jobs(jobs, lambda result: stage.update(1, loss=result.loss))
         own_entries = {n: self.algorithm.own_entries(m.model) for n, m in self.modules.items()}
         updates = []
         kept: dict[int, State] = {}
@@ -176,7 +181,7 @@ class LocalClients:
                 steps=result.steps,
                 lr=self.settings.lr if job.lr is None else job.lr(0),
                 received=payloads[name],
-                kept=carried.client_states.get(client, {}),
+                kept=state.client_states.get(client, {}),
             )
             payload, entries = self.algorithm.client_payload(local)
             entries = entries or {key: result.state[key] for key in own_entries[name]}
@@ -184,31 +189,31 @@ class LocalClients:
                 kept[client] = entries
             updates.append(Update(client, name, sizes[client], result.loss, result.state, payload))
         # in every process: any of them may train a client in its next round
-        carried.client_states.update(processes.merge(kept))
+        state.client_states.update(processes.merge(kept))
         if self.algorithm.keeps_optimizer:
             optimizers = {i: r.optimizer_state for i, r in results.items() if r.optimizer_state}
-            carried.client_optimizers.update(processes.merge(optimizers))
+            state.client_optimizers.update(processes.merge(optimizers))
         return updates
 
-    def _update_features(self, states: Mapping[str, State], clients: Sequence[int]) -> None:
+    def update_features(self, states: Mapping[str, State], clients: Sequence[int]) -> None:
         """Compute h(x) of the data of clients whose modules train on it."""
         for name, module in self.modules.items():
-            group = [client for client in clients if self.context.architectures[client] == name]
+            group = [client for client in clients if self.run.architectures[client] == name]
             if not group or not module.reads_features:
                 continue
             if name not in self.features:
-                self.features[name] = FixedFeatures(self.context)
+                self.features[name] = FixedFeatures(self.run)
             self.features[name].update(module.model, states[name], group)
 
-    def _run(
+    def run_jobs(
         self, jobs: Mapping[int, Job], on_done: DoneHook | None = None
     ) -> dict[int, StageResult]:
         """Run jobs of clients: those of an architecture at once, as the runner may train them."""
         results: dict[int, StageResult] = {}
         for name, module in self.modules.items():
-            clients = [client for client in jobs if self.context.architectures[client] == name]
+            clients = [client for client in jobs if self.run.architectures[client] == name]
             group = [jobs[client] for client in clients]
-            trained = self.context.runner.run_all(module, group, on_done=on_done)
+            trained = self.run.runner.run_all(module, group, on_done=on_done)
             results |= zip(clients, trained, strict=True)
         return results
 
@@ -224,7 +229,7 @@ class LocalClients:
         weights: Sequence[float],
     ) -> Votes:
         """Return the votes of all clients, by the data that they hold out."""
-        held_out = self.context.data.validation_examples
+        held_out = self.run.data.validation_examples
         assert held_out is not None  # noqa: S101 - checked in the set-up
         votes = {}
         for name, student in students.items():
@@ -232,90 +237,49 @@ class LocalClients:
             sums = []
             for weight in weights:
                 state = blend_states(averages[name], student, weight)
-                logits = self.context.runner.predict(model, state, held_out.inputs)
+                logits = self.run.runner.predict(model, state, held_out.inputs)
                 sums.append(clipped_log_likelihood(logits, held_out.targets))
             votes[name] = torch.stack(sums).cpu()
-        return Votes(votes, len(self.context.architectures))
+        return Votes(votes, len(self.run.architectures))
 
     def finish(self, round_: int, states: Mapping[str, State]) -> None:
-        """Do nothing with the final models: ``client_model`` makes those of clients."""
+        """Do nothing: the clients of a simulation need no final models."""
 
-    def own_models(
-        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
-    ) -> dict[int, State]:
-        """Return the models that clients use themselves.
-
-        They have FedBN's entries, are fine-tuned, and then have statistics of the client's data.
-        """
-        names = self.context.architectures
-        models: dict[int, State] = {}
-        if self.settings.fine_tuning:
-            models = self._fine_tune(round_, {i: states[names[i]] for i in clients})
-        else:
-            models = {client: self._start(client, states[names[client]]) for client in clients}
-        if self.batchnorm_statistics == "own":
-            models = {i: self.with_own_statistics(i, state) for i, state in models.items()}
-        return models
-
-    def with_own_statistics(self, client: int, state: State) -> State:
-        """Return a model with the BatchNorm statistics of the client's training data.
-
-        The order of the samples is a random one, always the same: data are often sorted by class.
-        A single sample has no variance: its client keeps the statistics of ``state``.
-        """
-        data = self.context.data
-        count = data.client_sizes[client]
-        if count < 2:
-            return state
-        model = self.modules[self.context.architectures[client]].model
-        model.load_state_dict(state)
-        size = statistics_batch_size(data.all_inputs[0], count)
-        estimate_statistics(model, data.client_batches(client, size))
-        return copy_state(model)
-
-    def _fine_tune(self, round_: int, states: Mapping[int, State]) -> dict[int, State]:
-        """Train the server's model on the data of each client."""
-        names = self.context.architectures
-        self._update_features({names[i]: state for i, state in states.items()}, list(states))
-        jobs = {}
-        for client, state in states.items():
-            jobs[client] = replace(
-                self._job(round_, client, state, {}),
-                epochs=self.settings.fine_tuning,
-                seed=self.context.derive_seed(SeedPurpose.FINE_TUNING, round_, client),
-                optimizer_state=None,
-                keep_optimizer=False,
-                correction={},
-            )
-        return {client: result.state for client, result in self._run(jobs).items()}
-
-    def _start(self, client: int, state: State) -> State:
-        model = self.modules[self.context.architectures[client]].model
-        kept = self.context.carried.client_states.get(client, {})
+    def start(self, client: int, state: State) -> State:
+        """Return the model at which a client starts: the server's with the client's own entries."""
+        model = self.modules[self.run.architectures[client]].model
+        kept = self.state.client_states.get(client, {})
         names = self.algorithm.own_entries(model)
         return {**state, **{name: kept[name] for name in names if name in kept}}
 
-    def _job(self, round_: int, client: int, state: State, payload: State) -> Job:
-        carried = self.context.carried
-        kept = carried.client_states.get(client, {})
-        batches = self.context.data.client_batches(
+    def job(self, round_: int, client: int, state: State, payload: State) -> Job:
+        """Return the training of a client in a round.
+
+        Args:
+            round_: The number of the round.
+            client: The client.
+            state: The server's model.
+            payload: What the server sends besides.
+        """
+        kept = self.state.client_states.get(client, {})
+        batches = self.run.data.client_batches(
             client,
             self.settings.batch_size,
             round_,
             balanced=self.settings.class_weights == "balanced",
             augmentation=self.settings.augment,
         )
-        fixed = self.features.get(self.context.architectures[client])
+        fixed = self.features.get(self.run.architectures[client])
         if fixed is not None:  # steps read h(x) in place of x
             batches.tensors = (fixed.values, *batches.tensors[1:])
         return Job(
             batches,
             self.settings.epochs,
-            seed=self.context.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
-            state=self._start(client, state),
-            optimizer_state=carried.client_optimizers.get(client),
+            seed=self.run.derive_seed(SeedPurpose.CLIENT_TRAINING, round_, client),
+            state=self.start(client, state),
+            optimizer_state=self.state.client_optimizers.get(client),
             keep_optimizer=self.algorithm.keeps_optimizer,
             correction=self.algorithm.correction(payload, kept),
-            name=self.context.data.client_names[client],
-            lr=self.context.lr_of(self.settings, round_),
+            name=self.run.data.client_names[client],
+            lr=self.run.lr_of(self.settings, round_),
         )

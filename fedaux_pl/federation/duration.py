@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedaux_pl.callbacks.progress import print_above_bars
 from fedaux_pl.engine import isolated_rng
-from fedaux_pl.federation.context import Context
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
+from fedaux_pl.federation.run import Run
 from fedaux_pl.federation.students import Students
 
 LONG = 1800.0  # minimum seconds of a run that is announced
@@ -30,8 +31,17 @@ class RoundWork:
     reads_features: bool  # whether heads are trained on h(x), which is computed once
 
 
+def announce_duration(
+    source: H0Source, students: Students, work: RoundWork, learns_h0: bool, rounds: int
+) -> None:
+    """Print how long the run takes, unless it is short; see ``describe_duration``."""
+    duration = describe_duration(source, students, work, learns_h0=learns_h0, rounds=rounds)
+    if duration is not None:
+        print_above_bars(f"note: {duration}")
+
+
 def describe_duration(
-    preparation: Preparation,
+    source: H0Source,
     students: Students,
     work: RoundWork,
     *,
@@ -43,20 +53,20 @@ def describe_duration(
     Copies of the students take steps with random numbers of their own: the run is not changed.
 
     Args:
-        preparation: The preparation of the run.
+        source: Where h_0 comes from.
         students: The students as they are before the run.
         work: What each round computes.
         learns_h0: Whether the run needs an h_0 that no checkpoint has restored.
         rounds: How many rounds are left; unknown if it is negative.
     """
-    context = preparation.context
-    trainer = context.runner.trainer
-    is_measured = context.runner.device.type == "cpu" and not context.data.at_sites
+    run = source.run
+    trainer = run.runner.trainer
+    is_measured = run.runner.device.type == "cpu" and not run.data.at_sites
     if not is_measured or trainer.world_size > 1 or trainer.fast_dev_run:  # type: ignore[attr-defined]
         return None
     with isolated_rng(0), torch.enable_grad():
-        pretraining = _estimate_pretraining(preparation, students) if learns_h0 else 0.0
-        features, each = _estimate_round(context, students, work) if rounds > 0 else (0.0, 0.0)
+        pretraining = _estimate_pretraining(source, students) if learns_h0 else 0.0
+        features, each = _estimate_round(run, students, work) if rounds > 0 else (0.0, 0.0)
     seconds = pretraining + features + max(rounds, 0) * each
     if seconds < LONG:
         return None
@@ -68,18 +78,18 @@ def describe_duration(
     )
 
 
-def _estimate_pretraining(preparation: Preparation, students: Students) -> float:
+def _estimate_pretraining(source: H0Source, students: Students) -> float:
     """Estimate the seconds of pre-training all architectures that are not in the cache."""
-    epochs = preparation.settings.epochs
+    epochs = source.settings.epochs
     if not epochs:
         return 0.0
-    inputs = preparation.context.data.auxiliary_inputs
+    inputs = source.run.data.auxiliary_inputs
     batch = inputs[:_SAMPLES]
     total = 0.0
     for name, student in students.items():
-        if preparation.has_h0(name, student):
+        if source.has_h0(name, student):
             continue
-        module = preparation.settings.create_module(copy.deepcopy(student))
+        module = source.settings.create_module(copy.deepcopy(student))
         targets = module.targets(batch)
         if targets is not None:
             total += _seconds(_compute_targets, module, batch) * len(inputs)
@@ -88,19 +98,19 @@ def _estimate_pretraining(preparation: Preparation, students: Students) -> float
     return total
 
 
-def _estimate_round(context: Context, students: Students, work: RoundWork) -> tuple[float, float]:
+def _estimate_round(run: Run, students: Students, work: RoundWork) -> tuple[float, float]:
     """Estimate a round: clients train, teachers predict, students are distilled and evaluated.
 
     Returns the seconds for features of a fixed h, which are computed once, and those of each round.
     """
-    data = context.data
+    data = run.data
     distills = work.distillation_epochs > 0
     batch = data.all_inputs[0][:_SAMPLES]
     total = 0.0
     once = 0.0
     for name, student in students.items():
         model: Any = copy.deepcopy(student)
-        clients = zip(context.architectures, data.client_sizes, strict=True)
+        clients = zip(run.architectures, data.client_sizes, strict=True)
         sizes = [size for architecture, size in clients if architecture == name]
         inputs = batch
         if work.reads_features:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.federation.context import Context
 from fedaux_pl.federation.given_h0 import same_weights
+from fedaux_pl.federation.run import Run
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state
 
@@ -17,7 +17,7 @@ from fedaux_pl.models import backbone_state
 class FixedFeatures:
     """h(x) of the clients' training data by one architecture, for the clients that have trained."""
 
-    context: Context
+    run: Run
     backbone: State = field(default_factory=dict)
     clients: set[int] = field(default_factory=set)
     values: Tensor = field(default_factory=lambda: torch.empty(0))  # (N, d), 0 for other clients
@@ -28,12 +28,12 @@ class FixedFeatures:
         if not same_weights(backbone, self.backbone):
             self.clients.clear()
             self.backbone = backbone
-        data = self.context.data
+        data = self.run.data
         new = [client for client in clients if client not in self.clients]
         if not new:
             return
         model.load_state_dict(state)
-        with self.context.progress.stage("features", len(new), "client") as stage:
+        with self.run.progress.stage("features", len(new), "client") as stage:
             for client in new:
                 inputs = data.client(client).inputs
                 features = predict_features(model, inputs).to(inputs.device)

@@ -123,6 +123,26 @@ def read_h0(given: GivenH0, model: nn.Module) -> tuple[dict[str, Tensor], list[s
     return backbone_state(copy_state(target)), left_out
 
 
+def check_unchanged(
+    given: Mapping[str, GivenH0],
+    restored: Mapping[str, State],
+    students: Mapping[str, nn.Module],
+) -> None:
+    """Raise a ConfigurationError if another h_0 is given than that of the checkpoint.
+
+    Args:
+        given: What ``federation.h0`` was set to, by architecture.
+        restored: The h_0 of a checkpoint; empty in a new run.
+        students: The network of each architecture.
+    """
+    for name, weights in restored.items():
+        if name in given and not same_weights(read_h0(given[name], students[name])[0], weights):
+            raise ConfigurationError(
+                f"the checkpoint already has an h_0 for {name}, and a resumed run keeps it: remove "
+                "`federation.h0`"
+            )
+
+
 def same_weights(one: State, other: State) -> bool:
     """Return whether two state dicts are equal bit for bit."""
     if one.keys() != other.keys():

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedaux_pl.algorithms import Algorithm
-from fedaux_pl.scoring import ReleasedHead
+from fedaux_pl.scoring import ReleasedHead, Scoring
 from fedaux_pl.scoring.guarantee import (
     UPDATES_IN_THE_CLEAR,
     Guarantee,
@@ -17,35 +16,36 @@ from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
 @dataclass(frozen=True)
 class Unprotected:
-    """Something that leaves a client without any guarantee, besides releases and updates."""
+    """Something that leaves a client without any guarantee, besides releases and models."""
 
     row: str  # its name in the table of guarantees
     sentence: str  # its name after "NOT private:"
 
 
 def describe_guarantees(
-    algorithm: Algorithm,
+    scoring: Scoring | None,
     releases: Sequence[ReleasedHead],
     unprotected: Sequence[Unprotected],
     notes: Sequence[str],
     *,
+    trains_clients: bool,
     makes_releases: bool,
 ) -> list[str]:
     """Return the guarantee of each kind of release, and what has none; a sentence each.
 
     Args:
-        algorithm: The method of the run.
+        scoring: What clients release; None if they release nothing.
         releases: What clients have released so far.
-        unprotected: What has no guarantee, see ``list_unprotected``.
-        notes: What else leaves the clients, a sentence each.
+        unprotected: Everything else without a guarantee, see ``list_unprotected``.
+        notes: Further sentences about what leaves the clients.
+        trains_clients: Whether clients train and send models.
         makes_releases: Whether this process makes the releases, so that every run costs again.
     """
-    scoring = algorithm.scoring
     costs_again = makes_releases and any(head.release.is_private for head in releases)
     again = []
     if scoring is not None and costs_again:
         again = [describe_again(scoring.privacy)]
-    if scoring is None or algorithm.trains_clients:
+    if scoring is None or trains_clients:
         privacy = None if scoring is None else scoring.privacy
         lines = [*describe_privacy(releases, privacy), *again]
         lines.append(UPDATES_IN_THE_CLEAR)
@@ -58,21 +58,22 @@ def describe_guarantees(
 
 
 def tabulate_guarantees(
-    algorithm: Algorithm,
+    scoring: Scoring | None,
     plan: Plan,
     releases: Sequence[ReleasedHead],
     unprotected: Sequence[Unprotected],
+    *,
+    trains_clients: bool,
 ) -> list[Guarantee]:
     """Return a row of the table of guarantees for each kind of message that leaves a client.
 
     The arguments are those of ``describe_guarantees``; ``plan`` may be empty outside of a fit.
     """
-    scoring = algorithm.scoring
     rows = []
     if scoring is not None:
         feature_map = first_step(plan).scoring.feature_map if plan else scoring.feature_map
         rows += tabulate_releases(releases, scoring, feature_map)
-    if scoring is not None and not algorithm.trains_clients:
+    if scoring is not None and not trains_clients:
         rows.append(Guarantee("once: the number of its records", "none, it counts as public", "-"))
     else:
         rows.append(Guarantee("every round: its model and its training loss"))
@@ -80,21 +81,22 @@ def tabulate_guarantees(
 
 
 def list_unprotected(
-    algorithm: Algorithm,
     *,
     has_held_out_data: bool,
     uses_vote: bool,
     measures_own_models: bool,
-    keeps_client_states: bool,
+    remembers_teachers: bool,
+    sends_more_than_models: bool,
 ) -> list[Unprotected]:
-    """Return what has no guarantee besides releases and updates.
+    """Return everything without a guarantee that leaves a client, besides releases and models.
 
     Args:
-        algorithm: The method of the run.
         has_held_out_data: Whether rounds are measured on private data that clients hold out.
         uses_vote: Whether clients vote on the server's models.
         measures_own_models: Whether metrics by client depend on the client's training data.
-        keeps_client_states: Whether a client has kept entries of its model from a round.
+        remembers_teachers: Whether the checkpoint holds logits of clients.
+        sends_more_than_models: Whether clients send more than their models, or keep something
+            between rounds.
     """
     saved = "which the server's checkpoint holds"
     held_out = "the validation data that clients hold out"
@@ -106,7 +108,7 @@ def list_unprotected(
                 f"the accuracies on {held_out}, and the choice of a round by them",
             )
         )
-        if algorithm.remember:
+        if remembers_teachers:
             unprotected.append(
                 Unprotected(
                     "every round: its logits on data that it holds out",
@@ -127,7 +129,7 @@ def list_unprotected(
                 "the metrics by client, which depend on the training data of each",
             )
         )
-    if algorithm.overrides("client_payload") or algorithm.keeps_optimizer or keeps_client_states:
+    if sends_more_than_models:
         sent = "what clients send besides their weights and what they keep between rounds"
         unprotected.append(
             Unprotected("every round: more than its weights, and what it keeps", f"{sent}, {saved}")

@@ -28,8 +28,8 @@ def describe(value: Any) -> Any:
 
     Examples:
         >>> from fedaux_pl.algorithms import FedProx
-        >>> describe(FedProx(mu=0.01))
-        {'class_path': 'fedaux_pl.algorithms.FedProx', 'init_args': {'mu': 0.01}}
+        >>> describe(FedProx(mu=0.01))["init_args"]
+        {'mu': 0.01, 'pretrained': False}
     """
     if isinstance(value, Mapping):
         return {str(key): describe(entry) for key, entry in value.items()}
@@ -39,12 +39,13 @@ def describe(value: Any) -> Any:
         return describe(value.item())
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Algorithm):
-        arguments = value.arguments()
-    elif isinstance(value, TrainingSettings):
+    if isinstance(value, TrainingSettings):
         arguments = value.plain()
-    elif isinstance(value, _KINDS) and is_dataclass(value):
-        arguments = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, _KINDS):
+        arguments = {}
+        if is_dataclass(value):
+            given = [field.name for field in fields(value) if field.init]
+            arguments = {name: getattr(value, name) for name in given}
     else:
         is_plain = isinstance(value, str | int | float | bool | None)
         return value if is_plain else {_NOT_SAVED: repr(value)}

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from torch import Tensor, nn
 
-from fedaux_pl.algorithms import Blend
 from fedaux_pl.data.augmentation import Augmentation, AugmentationOption
 from fedaux_pl.data.augmentation import check_option as check_augmentation
 from fedaux_pl.data.views import ViewSettings
@@ -30,6 +29,8 @@ from fedaux_pl.modules.optimizers import OptimizerName, OptimizerSettings
 
 Schedule = Literal["constant", "cosine"]
 ClassWeights = Literal["none", "balanced"]
+Blend = float | Literal["vote"]
+"""lambda of the server's new model, or the clients' choice of it."""
 
 _MAX_COUNT = 2**31 - 1
 

@@ -85,10 +85,10 @@ class SoftLabelSum:
         self._weighted_logits: Tensor | float = 0.0
         self._weights: Tensor | float = 0.0
 
-    def add(self, logits: Tensor, scores: Tensor | None = None) -> None:
-        """Add a teacher's logits f_i(x), shape (N, C), with scores s_i(x), shape (N,), or 1."""
+    def add(self, logits: Tensor, scores: Tensor | float = 1.0) -> None:
+        """Add a teacher's logits f_i(x), shape (N, C); s_i(x) has shape (N,) or is a number."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = torch.ones_like(wide[:, 0]) if scores is None else scores.to(wide)
+        weights = torch.as_tensor(scores).to(wide).expand(len(wide))
         self._weighted_logits = self._weighted_logits + weights[:, None] * wide
         self._weights = self._weights + weights
 

@@ -98,6 +98,7 @@ class FederationCLI(LightningCLI):
         verb: str,
         args: Sequence[str],
         data: type[FederatedDataModule] = FederatedDataModule,
+        model: type[Federation] = Federation,
     ) -> None:
         # Lightning uses a deprecated function of torch, and advertises a product at every start.
         warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`")
@@ -109,7 +110,7 @@ class FederationCLI(LightningCLI):
         if here not in sys.path:
             sys.path.append(here)
         super().__init__(
-            Federation,
+            model,
             data,
             args=complete_configs(args),
             run=False,

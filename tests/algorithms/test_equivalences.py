@@ -107,7 +107,7 @@ def test_one_client_is_ordinary_training(tmp_path):
         results.append(weights(federation))
         carry = algorithm.keeps_optimizer
         assert_same(results[-1], by_hand(start_of(federation, data), data, 2, carry))
-        steps = [int(s["state"][0]["step"]) for s in federation.carried.client_optimizers.values()]
+        steps = [int(s["state"][0]["step"]) for s in federation.state.client_optimizers.values()]
         assert steps == ([4] if carry else [])  # 2 batches of 32 in each of 2 rounds
     a, b = (result["resnet8.conv1.weight"] for result in results)
     assert not torch.equal(a, b)
@@ -227,26 +227,27 @@ def test_mixed_architectures(tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", [FedBE(samples=0), FedBE(samples=2), FedDF(), paper_fedaux()])
 def test_soft_labels_against_a_naive_loop(tmp_path, monkeypatch, algorithm):
     """Predictions of each client's model, aggregated by hand."""
-    ensembles = spy(monkeypatch, type(algorithm), "soft_labels")
+    labels = spy(monkeypatch, type(algorithm), "soft_labels")
+    members = spy(monkeypatch, type(algorithm), "members")
     federation = create(algorithm)
     fit(tmp_path, federation, 1)
-    (_, ensemble), soft = ensembles[0]
+    _, soft = labels[0]
+    (_, models), _ = members[0]
     x = federation.data.distill_inputs
-    members = [(u.client, u.state) for u in ensemble.round.updates]
     net = copy.deepcopy(federation.students["resnet8"]).eval()
     logits = []
     with torch.no_grad():
-        for _, state in members:
-            net.load_state_dict(state)
+        for update in models.updates:
+            net.load_state_dict(update.state)
             logits.append(net(x))
-        net.load_state_dict(ensemble.round.averages["resnet8"])
+        net.load_state_dict(models.averages["resnet8"])
         average = net(x)
     if isinstance(algorithm, FedBE):
         expected = sum(values.softmax(1) for values in [*logits, average]) / 4
         close = torch.allclose(soft, expected, atol=1e-6)
         assert close is (algorithm.samples == 0)  # samples are members like the others
     elif isinstance(algorithm, FedAUX):
-        scores = federation.scores["distill"]
+        scores = federation.evidence.certainty["distill"]
         mixed = sum(s[:, None] * f for s, f in zip(scores, logits, strict=True))
         expected = (mixed / scores.sum(0)[:, None]).softmax(1)
         torch.testing.assert_close(soft, expected)

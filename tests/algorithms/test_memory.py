@@ -5,14 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, FedDF, Round, Update, memory
-from fedaux_pl.algorithms.memory import absent_clients, forget, remember
+from fedaux_pl.algorithms import FedAUX, FedDF, Member, TeacherMemory, Teachers, memory
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.processes import Processes
 from tests.federations import assert_same, create, fit, measured, run, weights
 from tests.paper import paper_fedaux
-
-ALONE = Processes()
 
 
 def logits(seed, count=5, classes=3):
@@ -28,16 +25,27 @@ def teach(teachers, round_, *clients):
     """A round in which clients teach with logits of their numbers; returns how many are dropped."""
     for client in clients:
         remember(teachers, client, round_, "distill", logits(client))
-    return forget(teachers, round_, clients, ALONE)
+    return TeacherMemory(teachers).forget(round_, clients)
+
+
+def remember(teachers, client, round_, part, predicted):
+    TeacherMemory(teachers).remember(client, round_, part, predicted)
 
 
 def absent(teachers, present=(), part="distill"):
-    """The absent clients that an ensemble hears, with their logits."""
-    updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in present]
-    ensemble = Ensemble(Round(9, updates), lambda *_: logits(0), (5, 3), part=part, memory=teachers)
-    found = list(ensemble.teachers(remembers=False))
-    assert [client for client, _ in found[: len(present)]] == list(present)
-    return dict(found[len(present) :])
+    """The absent clients that teach, with their logits."""
+    members = [Member("resnet8", {}, client) for client in present]
+    found = list(
+        Teachers(
+            members,
+            lambda *_: logits(0),
+            shape=(5, 3),
+            part=part,
+            memory=TeacherMemory(dict(teachers)),
+        )
+    )
+    assert [teacher.client for teacher in found[: len(present)]] == list(present)
+    return {teacher.client: teacher.logits for teacher in found[len(present) :]}
 
 
 def test_the_last_logits_are_stored_in_bytes():
@@ -70,7 +78,7 @@ def test_only_absent_clients_are_returned():
 def test_a_client_of_another_process_is_forgotten_here():
     teachers = {}
     teach(teachers, 1, 0, 1)
-    assert forget(teachers, 2, [0], ALONE) == 0
+    assert TeacherMemory(teachers).forget(2, [0]) == 0
     assert set(teachers) == {1}
 
 
@@ -110,9 +118,9 @@ def test_the_limit_is_that_of_all_processes(monkeypatch):
     teachers = {}
     for round_, client in ((1, 7), (2, 4), (3, 5)):  # 20 bytes each
         teach(teachers, round_, client)
-    processes = OneOfTwo(world_size=2)
-    assert absent_clients(teachers, "distill", [4], processes) == [5, 7, 8, 9]
-    assert forget(teachers, 4, [], processes) == 1  # 7 is forgotten here, 8 there
+    shared = TeacherMemory(teachers, OneOfTwo(world_size=2))
+    assert shared.absent("distill", [4]) == [5, 7, 8, 9]
+    assert shared.forget(4, []) == 1  # 7 is forgotten here, 8 there
     assert set(teachers) == {4, 5}
 
 
@@ -124,15 +132,16 @@ def test_soft_labels_with_absent_teachers(scored):
     teachers = {}
     teach(teachers, 1, 0)
     teach(teachers, 2, 2)
-    updates = [Update(client, "resnet8", 1, 0.0, state={}) for client in (1, 3)]
+    members = [Member("resnet8", {}, client) for client in (1, 3)]
     predictions = iter([logits(1), logits(3)])
     result = algorithm.soft_labels(
-        Ensemble(
-            Round(3, updates, clients=[1, 3]),
+        Teachers(
+            members,
             lambda architecture, state: next(predictions),
-            (5, 3),
-            scores=scores if scored else None,
-            memory=teachers,
+            shape=(5, 3),
+            round=3,
+            certainty=scores if scored else None,
+            memory=TeacherMemory(teachers),
         )
     )
     everyone = torch.stack([kept(0), logits(1), kept(2), logits(3)])
@@ -143,7 +152,9 @@ def test_soft_labels_with_absent_teachers(scored):
 def test_without_an_answer_the_memory_teaches_alone():
     teachers = {}
     teach(teachers, 1, 0)
-    nobody = Ensemble(Round(2, []), None, (5, 3), torch.ones(4, 5), memory=teachers)
+    nobody = Teachers(
+        [], None, shape=(5, 3), certainty=torch.ones(4, 5), memory=TeacherMemory(teachers)
+    )
     torch.testing.assert_close(FedAUX().soft_labels(nobody), kept(0).softmax(dim=1))
 
 
@@ -155,9 +166,10 @@ def test_remembered_logits_of_any_size_teach_as_others_do(scale):
     other = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.5, -0.5]])
     teachers = {}
     remember(teachers, 1, 1, "distill", own)
-    update = Update(0, "resnet8", 1, 0.0, state={})
-    ensemble = Ensemble(Round(2, [update]), lambda *_: other, (3, 3), memory=teachers)
-    result = FedDF(remember=True).soft_labels(ensemble)
+    members = [Member("resnet8", {}, client=0)]
+    result = FedDF(remember=True).soft_labels(
+        Teachers(members, lambda *_: other, shape=(3, 3), memory=TeacherMemory(teachers))
+    )
     torch.testing.assert_close(result, soft_labels(torch.stack([other, own])), rtol=0, atol=1e-3)
 
 

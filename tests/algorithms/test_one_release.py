@@ -115,7 +115,7 @@ def test_a_resumed_run_ends_with_the_same_weights(kind, options, tmp_path):
     [path] = (tmp_path / "saved").glob("*.ckpt")
     fit(tmp_path, resumed, 3, ckpt_path=path)
     names = ["statistics", "gradient/resnet8"] if options else ["scores"]
-    assert list(resumed.releases) == names
+    assert list(resumed.state.releases) == names
     assert_same(weights(resumed), weights(whole))
     assert measured(resumed) == measured(whole)
 
@@ -139,7 +139,9 @@ def test_labels_do_not_depend_on_the_test_data(tmp_path):
     one, other = create(method(FedClassMeans)), create(method(FedClassMeans))
     fit(tmp_path, one, 1)
     fit(tmp_path, other, 1, split(3, private=FewDigits(test=7)))
-    assert torch.equal(one.labels["distill"], other.labels["distill"])
+    assert torch.equal(
+        one.evidence.class_probabilities["distill"], other.evidence.class_probabilities["distill"]
+    )
     assert_same(weights(one), weights(other))
 
 
@@ -176,7 +178,7 @@ def counted_releases(monkeypatch):
 
 def released(algorithm, rows, labels, public, sizes=(30, 30)):
     """The releases of clients with these features and labels, and public data to label."""
-    scoring = algorithm.scoring
+    scoring = algorithm.release.scoring
     public_map = scoring.fit_map(public, public)
     one_hot = torch.eye(10)[labels]
     step = Step(scoring)
@@ -201,7 +203,9 @@ def blobs(count=60, seed=0):
 def test_teachers_of_exact_releases_know_the_classes(kind):
     rows, labels = blobs()
     algorithm = method(kind, epsilon=None)
-    found = algorithm.label(released(algorithm, rows, labels, rows))["distill"]
+    found = algorithm.release.evidence(released(algorithm, rows, labels, rows)).class_probabilities[
+        "distill"
+    ]
     torch.testing.assert_close(found.sum(dim=1), torch.ones(60).to(found))
     assert (found.argmax(dim=1) == labels).float().mean() > 0.9
 
@@ -214,12 +218,14 @@ def test_fedauxfdp_is_a_score_weighted_mean_of_heads():
     public = sent.heads[0].public_map.rows(rows)
     scores, logits = [], []
     for head in sent.heads:
-        weight, matrix = algorithm.release.split(head.weight, 10, 30, 60)
-        scores.append(algorithm.scoring.calibration.scores(public @ weight, public @ weight))
+        weight, matrix = algorithm.release.scorer.split(head.weight, 10, 30, 60)
+        scores.append(
+            algorithm.release.scoring.calibration.scores(public @ weight, public @ weight)
+        )
         constant = torch.cat([public, torch.ones(60, 1)], dim=1) / 2**0.5
         logits.append(constant @ matrix.T)
     expected = soft_labels(torch.stack(logits), torch.stack(scores))
-    found = algorithm._teach(sent, sent.reference).softmax(dim=1)
+    found = algorithm.release._teach(sent, sent.reference).softmax(dim=1)
     torch.testing.assert_close(found, expected)
 
 
@@ -233,7 +239,7 @@ def test_a_ridge_regression_is_that_of_all_records(sizes):
     targets = torch.eye(10).double()[labels]
     inverse = (rows.T @ rows + 0.5 * torch.eye(8)).inverse()
     outputs = rows @ inverse @ rows.T @ targets
-    found = algorithm.label(sent)["distill"]
+    found = algorithm.release.evidence(sent).class_probabilities["distill"]
     torch.testing.assert_close(found, (outputs / 0.1).softmax(dim=1).float())
 
 
@@ -248,7 +254,7 @@ def test_a_ridge_regression_has_the_results_of_fed3r_in_version_1_0():
     weights = torch.arange(208).double().cos()
     assert float(first @ weights) == pytest.approx(17.65332011614)
     assert float(second @ weights) == pytest.approx(-8.93371558677)
-    found = algorithm.label(sent)["distill"].double()
+    found = algorithm.release.evidence(sent).class_probabilities["distill"].double()
     assert found[1].tolist()[:4] == pytest.approx(
         [0.115955, 0.305402, 0.049301, 0.087041], rel=1e-4
     )
@@ -266,14 +272,14 @@ SETTINGS = (  # of a release in the keys of ledgers, by the class Fed3R of versi
 def test_a_ridge_regression_uses_releases_that_fed3r_made_with_version_1_0():
     """A key of a ledger has the settings of the release, and of the method nothing else."""
     numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
-    [step] = ridge().plan(numbers).values()
+    [step] = ridge().release.plan(numbers).values()
     assert str(step.settings()) == SETTINGS
     one = FedClassMeans(scoring=StatisticsScoring(releases=1))
-    assert [str(step.settings()) for step in one.plan(numbers).values()] == [SETTINGS]
+    assert [str(step.settings()) for step in one.release.plan(numbers).values()] == [SETTINGS]
 
 
 def test_a_ridge_regression_has_one_release():
-    assert ridge().scoring.scorer.releases == 1
+    assert ridge().release.scoring.scorer.releases == 1
     with pytest.raises(ValueError, match=r"scoring\.releases: got 2; .* ridge needs no second"):
         ridge(scoring=TWO)
     with pytest.raises(ValueError, match="classifier: got 'Ridge'; expected to be 'discriminant' "):
@@ -295,7 +301,7 @@ def test_fedcof_has_the_class_means_of_each_client():
         sums[record // 30, label] += rows[record]
         counts[record // 30, label] += 1
     logits = classifier_of_means(sums, counts, 0.3).logits(rows)
-    found = algorithm.label(sent)["distill"]
+    found = algorithm.release.evidence(sent).class_probabilities["distill"]
     torch.testing.assert_close(found, (logits / 0.1).softmax(dim=1).float())
 
 
@@ -318,9 +324,9 @@ def test_what_a_method_cannot_use_is_refused():
         FedAUXfdp(scoring=StatisticsScoring())
     for kind in (FedAUX, FedAUXfdp):
         with pytest.raises(ValueError, match=r"scoring: got .*; expected to be a ScoringRecipe"):
-            kind(scoring=FedAUX().scoring)
+            kind(scoring=FedAUX().release.scoring)
     with pytest.raises(ConfigurationError, match="ClassSums needs the vector of each client"):
-        FedCOF(privacy=Privacy(secure=SecureSums())).plan(None)
+        FedCOF(privacy=Privacy(secure=SecureSums())).release.plan(None)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -333,10 +339,10 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path):
     algorithm = method(FedClassMeans, epsilon=1.0, secret=True, scoring=TWO)
     federation = create(algorithm)
     fit(tmp_path, federation, 0)
-    second = federation.releases["gradient/resnet8"]
+    second = federation.state.releases["gradient/resnet8"]
     assert isinstance(second.step.scorer, Residuals)
     assert second.heads[0].weight.shape == (10 * 9,)
-    assert len(federation.all_heads) == 2 * len(federation.heads)
+    assert len(federation.state.all_heads) == 2 * len(federation.heads)
     own = [federation.heads[0].release, second.heads[0].release]
     epsilon, _ = spent(own, 1e-5)  # both together: the epsilon of the method
     assert 0.999999 <= epsilon <= 1.0
@@ -344,9 +350,9 @@ def test_a_second_release_is_the_gradient_of_the_first_classifier(tmp_path):
     assert "together cost (epsilon 1, delta 1e-05), by exact composition" in text
     assert "and one of the gradient of a classifier" in text
     sent = 10 * 9 * 8  # bytes of a classifier
-    extra = federation.preparation_bytes[1] - 3 * sent
+    extra = federation.round_log.prepared[1] - 3 * sent
     one = run(tmp_path, method(FedClassMeans, epsilon=1.0), 0)
-    assert extra == one.preparation_bytes[1]
+    assert extra == one.round_log.prepared[1]
 
 
 def test_class_means_need_class_statistics():

@@ -7,7 +7,8 @@ import torch
 from fedaux_pl.algorithms import Answer, FedAdam, FedAvgM, FedDF, Scaffold, Update
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.federation.averaging import average_payloads
-from fedaux_pl.federation.server import Server
+from fedaux_pl.federation.checks import FORMER_HOOKS
+from fedaux_pl.federation.round_evaluation import evaluate_round
 from fedaux_pl.functional.communication import state_bytes
 from fedaux_pl.processes import Processes
 from tests.algorithms.test_scaffold import FOUR, SGD
@@ -54,14 +55,14 @@ def test_a_payload_is_averaged_by_the_number_of_samples():
 
 
 def assert_same_states(one, other):
-    assert one.carried.server_states.keys() == other.carried.server_states.keys()
-    for name, slots in one.carried.server_states.items():
-        assert slots.keys() == other.carried.server_states[name].keys()
+    assert one.state.server_states.keys() == other.state.server_states.keys()
+    for name, slots in one.state.server_states.items():
+        assert slots.keys() == other.state.server_states[name].keys()
         for slot, tensors in slots.items():
-            assert_same(tensors, other.carried.server_states[name][slot])
-    assert one.carried.client_states.keys() == other.carried.client_states.keys()
-    for client, tensors in one.carried.client_states.items():
-        assert_same(tensors, other.carried.client_states[client])
+            assert_same(tensors, other.state.server_states[name][slot])
+    assert one.state.client_states.keys() == other.state.client_states.keys()
+    for client, tensors in one.state.client_states.items():
+        assert_same(tensors, other.state.client_states[client])
 
 
 @pytest.mark.parametrize("method", [FedAdam, Scaffold])
@@ -72,7 +73,7 @@ def test_resumed_is_uninterrupted(tmp_path, method):
     fit(tmp_path, rest, 3, ckpt_path=tmp_path / "saved" / "last.ckpt")
     assert_same(weights(rest), weights(whole))
     assert measured(rest) == measured(whole)
-    assert whole.carried.server_states["resnet8"]
+    assert whole.state.server_states["resnet8"]
     assert_same_states(rest, whole)
 
 
@@ -97,14 +98,13 @@ def test_a_checkpoint_within_a_round_has_the_states_before_it(tmp_path, moment):
 def test_a_failed_round_leaves_the_states_unchanged(tmp_path, monkeypatch):
     after_one = run(tmp_path, Scaffold(), 1, **FOUR, **SGD)
     federation = create(Scaffold(), **FOUR, **SGD)
-    original = Server.evaluate  # after the clients' training and the server's step
 
-    def fail(server, round_):
-        if round_.number == 2:
+    def fail(server, models, evidence):  # after the clients' training and the server's step
+        if models.number == 2:
             raise RuntimeError("power failure")
-        return original(server, round_)
+        return evaluate_round(server, models, evidence)
 
-    monkeypatch.setattr(Server, "evaluate", fail)
+    monkeypatch.setattr("fedaux_pl.federation.federation.evaluate_round", fail)
     with pytest.raises(RuntimeError, match="power failure"):
         fit(tmp_path, federation, 2)
     assert_same(weights(federation), weights(after_one))
@@ -120,7 +120,21 @@ def test_a_second_fit_forgets_the_states(tmp_path):
     assert_same_states(twice, once)
 
 
-@pytest.mark.parametrize("hook", ["sends_weights", "has_payload", "teacher_weights"])
+@pytest.mark.parametrize("hook", FORMER_HOOKS)
 def test_a_hook_of_version_1_is_refused(hook):
+    own = type("Own", (FedDF,), {hook: False})
     with pytest.raises(TypeError, match=f"Own.{hook} is of version 1.0"):
-        type("Own", (FedDF,), {hook: False})
+        create(own())
+
+
+def test_options_of_a_method_that_is_no_dataclass_are_refused():
+    class Undecorated(FedDF):
+        share: float = 0.5
+
+    class WithConstructor(FedDF):
+        def __init__(self, share):
+            super().__init__()
+
+    for method in (Undecorated(), WithConstructor(0.5)):
+        with pytest.raises(TypeError, match=r"no dataclass\. .* put @dataclass\(frozen=True\)"):
+            create(method)

@@ -4,9 +4,8 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import Ensemble, FedAUX, Released, Round, Update
-from fedaux_pl.algorithms.class_teacher import class_holders, classify_rows, label_parts
-from fedaux_pl.algorithms.memory import remember
+from fedaux_pl.algorithms import FedAUX, Member, Released, TeacherMemory, Teachers
+from fedaux_pl.algorithms.class_statistics import client_shares
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import pack_logits, soft_labels, unpack_logits
 from fedaux_pl.scoring import (
@@ -40,7 +39,7 @@ def released(algorithm, owners, classes=3):
     """The releases of clients that own these records of the blobs."""
     rows, labels = blobs()
     sizes = [len(own) for own in owners]
-    plan = algorithm.plan(PublicNumbers({"resnet8": sizes}, classes))
+    plan = algorithm.release.plan(PublicNumbers({"resnet8": sizes}, classes))
     step = plan["statistics"]
     public_map, one_hot = step.scoring.fit_map(rows, rows), torch.eye(classes)[labels]
     heads = [
@@ -63,12 +62,13 @@ def by_class():
 def test_weights_are_the_probabilities_of_the_clients():
     algorithm = posterior(epsilon=None)
     sent, labels = released(algorithm, by_class())
-    known = algorithm.label(sent)
+    evidence = algorithm.release.evidence(sent)
+    known = evidence.class_probabilities
     torch.testing.assert_close(known["distill"].sum(dim=1), torch.ones(90))
     assert (known["distill"].argmax(dim=1) == labels).float().mean() > 0.95
-    scores = algorithm.score(sent, known)["distill"]
+    scores = evidence.certainty["distill"]
     shares = torch.tensor([[1.0, 0.5, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 1.0]])  # n_ic / n_c
-    torch.testing.assert_close(class_holders(sent).float(), shares)
+    torch.testing.assert_close(client_shares(sent).float(), shares)
     expected = torch.stack([(known["distill"] * shares[i]).sum(dim=1) for i in range(3)])
     torch.testing.assert_close(scores, expected)
 
@@ -76,14 +76,18 @@ def test_weights_are_the_probabilities_of_the_clients():
 def test_the_statistics_speak_for_clients_that_do_not_teach():
     algorithm = posterior(epsilon=None)
     sent, _ = released(algorithm, by_class())
-    labels = algorithm.label(sent)
-    scores = algorithm.score(sent, labels)["distill"]
+    evidence = algorithm.release.evidence(sent)
+    labels = evidence.class_probabilities
+    scores = evidence.certainty["distill"]
     logits = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
-    update = Update(1, "resnet8", 15, 0.0, {})
-    ensemble = Ensemble(
-        Round(1, [update], [1]), lambda *_: logits, (90, 3), scores, labels["distill"]
+    teachers = Teachers(
+        [Member("resnet8", {}, client=1)],
+        lambda *_: logits,
+        shape=(90, 3),
+        certainty=scores,
+        class_probabilities=labels["distill"],
     )
-    found = algorithm.soft_labels(ensemble)
+    found = algorithm.soft_labels(teachers)
     both = torch.stack([logits, labels["distill"].clamp(min=1e-6).log()])
     expected = soft_labels(both, torch.stack([scores[1], scores[0] + scores[2]]))
     torch.testing.assert_close(found, expected)
@@ -93,20 +97,22 @@ def test_remembered_clients_speak_for_themselves():
     """Client 0 is remembered, client 1 present; the statistics speak for client 2 alone."""
     algorithm = posterior(epsilon=None)
     sent, _ = released(algorithm, by_class())
-    labels = algorithm.label(sent)
-    scores = algorithm.score(sent, labels)["distill"]
+    evidence = algorithm.release.evidence(sent)
+    labels = evidence.class_probabilities
+    scores = evidence.certainty["distill"]
     first, second = torch.randn(2, 90, 3, generator=torch.Generator().manual_seed(1))
-    memory = {}
-    remember(memory, 0, 1, "distill", first)
-    ensemble = Ensemble(
-        Round(2, [Update(1, "resnet8", 15, 0.0, {})], [1]),
+    memory = TeacherMemory({})
+    memory.remember(0, 1, "distill", first)
+    teachers = Teachers(
+        [Member("resnet8", {}, client=1)],
         lambda *_: second,
-        (90, 3),
-        scores,
-        labels["distill"],
+        shape=(90, 3),
+        round=2,
+        certainty=scores,
+        class_probabilities=labels["distill"],
         memory=memory,
     )
-    found = algorithm.soft_labels(ensemble)
+    found = algorithm.soft_labels(teachers)
     remembered = unpack_logits(pack_logits(first))
     statistics = labels["distill"].clamp(min=1e-6).log()
     expected = soft_labels(torch.stack([remembered, second, statistics]), scores)
@@ -123,7 +129,7 @@ def test_a_resumed_run_ends_with_the_same_weights(secure, tmp_path):
     [path] = (tmp_path / "saved").glob("*.ckpt")
     fit(tmp_path, resumed, 2, ckpt_path=path)
     counts = ["counts"] if secure else []
-    assert list(resumed.releases) == ["statistics", *counts, "gradient/resnet8"]
+    assert list(resumed.state.releases) == ["statistics", *counts, "gradient/resnet8"]
     assert_same(weights(resumed), weights(whole))
 
 
@@ -160,9 +166,9 @@ def test_architectures_are_mixed(tmp_path, algorithm):
     federation = create(algorithm, clients)
     fit(tmp_path, federation, 1, split(4))
     gradients = ["gradient/resnet8", "gradient/shufflenet"]
-    assert list(federation.releases) == ["statistics", *gradients]
+    assert list(federation.state.releases) == ["statistics", *gradients]
     torch.testing.assert_close(
-        federation.scores["distill"].sum(dim=0).cpu(),
+        federation.evidence.certainty["distill"].sum(dim=0).cpu(),
         torch.ones(len(federation.data.distill_inputs)),
     )
 
@@ -198,10 +204,11 @@ def test_a_sum_without_noise_is_called_one(tmp_path):
 def test_a_class_that_no_client_holds_is_never_predicted():
     algorithm = posterior(epsilon=None)
     sent, labels = released(algorithm, by_class(), classes=4)
-    known = label_parts(sent, classify_rows(sent))["distill"]
+    evidence = algorithm.release.evidence(sent)
+    known = evidence.class_probabilities["distill"]
     assert bool(known.isfinite().all())
     assert float(known[:, 3].max()) < 1e-3
-    assert bool(algorithm.score(sent, {"distill": known})["distill"].isfinite().all())
+    assert bool(evidence.certainty["distill"].isfinite().all())
     assert (known.argmax(dim=1) == labels).float().mean() > 0.95
 
 
@@ -213,6 +220,6 @@ def test_few_records_and_much_noise_give_finite_labels(owners, epsilon):
     """One client, two records, fewer records than dimensions, noise that hides everything."""
     algorithm = posterior(epsilon=epsilon)
     sent, _ = released(algorithm, owners)
-    known = algorithm.label(sent)
-    assert bool(known["distill"].isfinite().all())
-    assert bool(algorithm.score(sent, known)["distill"].isfinite().all())
+    evidence = algorithm.release.evidence(sent)
+    assert bool(evidence.class_probabilities["distill"].isfinite().all())
+    assert bool(evidence.certainty["distill"].isfinite().all())

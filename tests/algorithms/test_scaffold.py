@@ -1,5 +1,6 @@
 """SCAFFOLD against a hand-written loop, and against FedAVG where both are equal."""
 
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 
-from fedaux_pl.algorithms import FedAvg, Scaffold
+from fedaux_pl.algorithms import FedAvg, RunOptions, Scaffold
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.functional.communication import state_bytes
@@ -89,11 +90,11 @@ def test_rounds_against_a_hand_written_loop(tmp_path):
     fit(tmp_path, plain, 3, unequal())
     with pytest.raises(AssertionError):
         assert_close(weights(plain), expected, rtol=1e-2, atol=1e-3)
-    kept = federation.carried.client_states
-    assert_close(federation.carried.server_states["resnet8"]["c"], c, rtol=1e-3, atol=1e-4)
+    kept = federation.state.client_states
+    assert_close(federation.state.server_states["resnet8"]["c"], c, rtol=1e-3, atol=1e-4)
     for client, tensors in kept.items():
         assert_close(tensors, own[client], rtol=1e-3, atol=1e-4)
-    for key, value in federation.carried.server_states["resnet8"]["c"].items():
+    for key, value in federation.state.server_states["resnet8"]["c"].items():
         mean = sum(sizes[client] * tensors[key] for client, tensors in kept.items()) / 64
         torch.testing.assert_close(value, mean)  # c is the mean of all c_i
 
@@ -121,8 +122,8 @@ def test_with_a_fixed_h_only_g_is_stepped_and_sent(tmp_path):
     start, end = start_of(federation, None).state_dict(), federation.students["resnet8"]
     heads = {"head.weight", "head.bias"}
     assert {k for k, v in end.state_dict().items() if not torch.equal(v, start[k])} == heads
-    assert federation.carried.server_states["resnet8"]["c"].keys() == heads
-    assert all(kept.keys() == heads for kept in federation.carried.client_states.values())
+    assert federation.state.server_states["resnet8"]["c"].keys() == heads
+    assert all(kept.keys() == heads for kept in federation.state.client_states.values())
     head = state_bytes({key: start[key] for key in heads})
     assert [entry["bytes/up"] for entry in federation.history] == [6 * head] * 2
 
@@ -137,7 +138,7 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
 
     class Keep(pl.Callback):
         def on_train_epoch_end(self, trainer, module):
-            states.append((weights(module), dict(module.carried.server_states)))
+            states.append((weights(module), dict(module.state.server_states)))
 
     fit(tmp_path, federation, 2, callbacks=[Keep()])
     (before, first), (after, second) = states
@@ -150,7 +151,7 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
         == dict(federation.students["shufflenet"].named_parameters()).keys()
     )
     # alone of its architecture, client 2 has c = c_2
-    assert_same(federation.carried.client_states[2], second["shufflenet"]["c"])
+    assert_same(federation.state.client_states[2], second["shufflenet"]["c"])
 
 
 # --- refused --------------------------------------------------------------------------------------
@@ -167,13 +168,12 @@ def test_every_architecture_has_its_own_state(tmp_path, monkeypatch):
     ],
 )
 def test_scaffold_needs_plain_sgd(tmp_path, local, trainer, message):
-    federation = create(Scaffold(), local=LocalTraining(**({"optimizer": "sgd"} | local)))
+    training = LocalTraining(**({"optimizer": "sgd"} | local))
+    precision = trainer.get("precision", "32-true")
+    options = RunOptions({"resnet8": 3}, asdict(training), {}, precision)
     with pytest.raises(ConfigurationError, match=message) as error:
-        federation.algorithm.check_clients(
-            federation.local.optimizer_settings.plain(), trainer.get("precision", "32-true")
-        )
+        Scaffold().check(options)
     assert "\n" not in str(error.value)
     if not trainer:  # the CPU has no 16-mixed
         with pytest.raises(ConfigurationError, match=message):
-            fit(tmp_path, federation, 1)
-        assert not federation.students  # before anything is created or trained
+            create(Scaffold(), local=training)

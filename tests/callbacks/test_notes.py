@@ -52,7 +52,7 @@ def test_scores_that_do_nothing(effective, teachers, text):
 def test_the_remedy_is_an_option_or_nothing_is_said(options, remedy):
     assert describe_remedy(paper_scoring(**options)) == remedy
     federation = federation_of(1)
-    federation.algorithm.scoring = paper_scoring(**options)
+    federation.algorithm.release.scoring = paper_scoring(**options)
     federation.select_clients = lambda t: [0, 1]
     notes = dict(RunNotes().find(federation))
     assert notes == {} if remedy is None else remedy in notes["effective teachers"]

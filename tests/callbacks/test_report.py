@@ -480,7 +480,7 @@ def test_with_secret_noise_nothing_is_shown_by_class_or_name(tmp_path, monkeypat
 def test_a_run_says_that_its_checkpoint_has_logits_of_held_out_data(tmp_path):
     federation = create(FedDF(remember=True))
     fit(tmp_path, federation, 1, split(3, validation_fraction=0.25))
-    kept = federation.carried.memory.values()
+    kept = federation.state.teachers.values()
     assert all("evaluation" in teacher.logits for teacher in kept)
     line = federation.privacy()[-1]
     assert line.startswith("NOT private: the clients' logits on the validation data")

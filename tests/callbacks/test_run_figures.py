@@ -82,7 +82,10 @@ def test_top_texts(tmp_path):
     assert [row.client.split(" (")[0] for row in rows] == ["client 0"] * 3 + ["client 1"] * 3
     known = FewGlosses()._tokenize
     for client in (0, 1):
-        scores, own = federation.scores["distill"][client], rows[3 * client : 3 * client + 3]
+        scores, own = (
+            federation.evidence.certainty["distill"][client],
+            rows[3 * client : 3 * client + 3],
+        )
         best = scores.sort(descending=True, stable=True)
         assert [row.score for row in own] == best.values[:3].tolist()
         assert torch.equal(known([row.text for row in own]), data.distill_inputs[best.indices[:3]])

@@ -413,7 +413,11 @@ def test_wrong_options_are_told_in_two_lines_with_status_2(capsys):
         (["--model.help"], ["--model.participation", "--model.clients", "linear evaluation"]),
         (
             ["--model.algorithm.help", "FedAUX"],
-            ["--model.algorithm.privacy.epsilon", "null for no", "--model.algorithm.scoring"],
+            [
+                "--model.algorithm.privacy.epsilon",
+                "null for no",
+                "--model.algorithm.scoring",
+            ],
         ),
         (["--data.auxiliary.help", "ImageFolder"], ["--data.auxiliary.root"]),
         (
@@ -482,7 +486,7 @@ def test_a_printed_configuration_can_be_fed_back(tmp_path, capsys):
     assert capsys.readouterr().out == printed
     cli = commands.FederationCLI("fit", [f"--config={tmp_path / 'printed.yaml'}"])
     assert cli.model.participation == 0.7
-    assert cli.model.algorithm.scoring.feature_map == Whitened(dimensions=9)
+    assert cli.model.algorithm.release.scoring.feature_map == Whitened(dimensions=9)
     assert "class_path: fedaux_pl.MeanScoring" in printed
     assert cli.datamodule.num_clients == 3
     assert cli.model.seed == cli.datamodule.seed == 7

@@ -81,7 +81,7 @@ def of_object(cli, path):
         if rest == ["class_path"]:
             return settings["method"]
         if rest[1] == "privacy":
-            return getattr(cli.model.algorithm.scoring.privacy, rest[2])
+            return getattr(cli.model.algorithm.release.scoring.privacy, rest[2])
         if rest[1] == "scoring":
             recipe = cli.model.algorithm.arguments()["scoring"]
             return getattr(recipe, rest[3]) if len(rest) == 4 else type(recipe).__name__
@@ -218,7 +218,7 @@ def test_the_base_is_the_papers_setting(created):
 def test_another_method_keeps_nothing_of_the_scoring(created):
     cli = created(*layered("scoring/authors", "methods/feddf_p"))
     assert cli.model.algorithm.settings() == FedDF(pretrained=True).settings()
-    assert cli.model.algorithm.scoring is None
+    assert cli.model.algorithm.release.scoring is None
     cli = created(*layered("methods/fedbe_p", "methods/feddf"))
     assert cli.model.algorithm.settings() == FedDF().settings()
     back = created(*layered("scoring/authors", "methods/feddf", "methods/fedaux"))
@@ -266,7 +266,7 @@ def test_fedaux_is_private_and_remembers_unless_told_otherwise(created):
 
 def test_public_whitening_is_private_whatever_was_below_it(created):
     for below in ("scoring/paper", "scoring/authors", "scoring/paper_literal"):
-        scoring = created(*layered(below, "scoring/whitened_mean")).model.algorithm.scoring
+        scoring = created(*layered(below, "scoring/whitened_mean")).model.algorithm.release.scoring
         assert scoring == MeanScoring().create(Privacy())
         assert scoring.flaw == ""
 
@@ -299,7 +299,7 @@ def test_what_is_not_private_says_so(name):
 def test_layers_of_methods_with_one_release_are_their_defaults(kind, created):
     cli = created(*layered("scoring/authors", f"methods/{kind.__name__.lower()}"))
     assert cli.model.algorithm.settings() == kind().settings()
-    assert cli.model.algorithm.scoring.flaw == ""
+    assert cli.model.algorithm.release.scoring.flaw == ""
 
 
 def test_clients_are_replaced_not_added(created):
@@ -335,8 +335,8 @@ def test_the_command_line_wins_over_the_files(created):
     more = ["--model.participation=0.3", "--model.algorithm.privacy.epsilon=0.5", "--data.alpha=1"]
     cli = created(*layered("participation/c80", "privacy/paper_no_noise"), more=more)
     assert cli.model.participation == 0.3
-    assert cli.model.algorithm.scoring.privacy.epsilon == 0.5
-    assert cli.model.algorithm.scoring.scorer.regularization == 0.01
+    assert cli.model.algorithm.release.scoring.privacy.epsilon == 0.5
+    assert cli.model.algorithm.release.scoring.scorer.regularization == 0.01
     assert cli.datamodule.alpha == 1
     assert cli.model.clients == {"resnet8": 40}
 
@@ -365,14 +365,20 @@ def test_methods_go_on_top_of_text(layer, name, created):
 
 
 def test_options_of_a_part_are_merged(created):
-    more = ["--model.algorithm.scoring.dimensions=64", "--model.algorithm.scoring.sharpness=2"]
-    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
+    more = [
+        "--model.algorithm.scoring.dimensions=64",
+        "--model.algorithm.scoring.sharpness=2",
+    ]
+    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.release.scoring
     assert scoring == MeanScoring(64, sharpness=2.0).create(Privacy(1.0))
-    more = ["--model.algorithm.scoring=PaperScoring", "--model.algorithm.scoring.variant=authors"]
-    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
+    more = [
+        "--model.algorithm.scoring=PaperScoring",
+        "--model.algorithm.scoring.variant=authors",
+    ]
+    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.release.scoring
     assert scoring == PaperScoring(variant="authors").create(Privacy(1.0))
     more = ["--model.algorithm.privacy.epsilon=null", "--model.algorithm.privacy.secret=true"]
-    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.scoring
+    scoring = created("configs/quickstart.yaml", more=more).model.algorithm.release.scoring
     assert scoring.privacy == Privacy(epsilon=None, secret=True)
 
 
@@ -400,6 +406,6 @@ def test_parts_of_ones_own_are_named_by_their_class_path(created, tmp_path):
 """
     )
     cli = created("configs/quickstart.yaml", str(tmp_path / "own.yaml"))
-    scoring = cli.model.algorithm.scoring
+    scoring = cli.model.algorithm.release.scoring
     assert scoring.scorer.scale == 0.5
     assert (scoring.feature_map.count, scoring.calibration.base) == (2, 2.0)

@@ -4,12 +4,16 @@ import pytest
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from fedaux_pl.algorithms import Algorithm, Blended, Distilled, FedAvg, FedClassMeans, FedDF
-from fedaux_pl.algorithms.base import CANDIDATES
+from fedaux_pl.algorithms import FedAvg, FedClassMeans, FedDF
 from fedaux_pl.engine import AtomicCheckpointIO
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation
+from fedaux_pl.federation.blend import CANDIDATES, Vote
+from fedaux_pl.federation.client_pool import Votes
+from fedaux_pl.federation.state import RunState
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
+from fedaux_pl.processes import Processes
+from tests.algorithms.test_equivalences import start_of
 from tests.federations import (
     FewDigits,
     assert_close,
@@ -78,15 +82,17 @@ def test_votes_of_earlier_rounds_count_discounted():
     sums = {"a": torch.tensor([0.0, 0.0, -1.0, -9.0, -9.0], dtype=torch.float64)}
     state = {"weight": torch.zeros(1)}
 
-    def distilled(votes):
-        return Distilled({"a": state}, {"a": state}, "vote", lambda _: sums, votes)
+    class Pool:
+        def vote(self, *_):
+            return Votes(sums, clients=2)
 
-    first = Algorithm().blend(distilled({}))
+    vote = Vote(Pool(), RunState(), Processes())
+    first = vote.blend(1, {"a": state}, {"a": state})
     assert first.metrics["blend/a"] == 0.0  # of equal ones, the nearest to the average
-    earlier = {"a": torch.tensor([-2.0, -2.0, 0.0, 0.0, 0.0], dtype=torch.float64)}
-    second = Algorithm().blend(distilled(earlier))
+    vote.state.votes = {"a": torch.tensor([-2.0, -2.0, 0.0, 0.0, 0.0], dtype=torch.float64)}
+    second = vote.blend(2, {"a": state}, {"a": state})
     assert second.metrics["blend/a"] == 0.5
-    assert second.votes["a"].tolist() == pytest.approx([-1.4, -1.4, -1.0, -9.0, -9.0])
+    assert vote.state.votes["a"].tolist() == pytest.approx([-1.4, -1.4, -1.0, -9.0, -9.0])
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
@@ -105,15 +111,16 @@ def test_a_resumed_run_chooses_the_same(tmp_path):
     assert measured(rest) == measured(whole)
 
 
-def test_the_rule_can_be_overridden(tmp_path):
-    class Cautious(FedDF):
-        def blend(self, distilled):
-            [votes] = distilled.ask([0.0, 1.0]).values()
-            assert votes.shape == (2,)
-            return Blended(distilled.averages, {"blend/resnet8": 0.0})
+def test_a_method_chooses_the_model_that_a_distillation_ends_with(tmp_path):
+    class HalfWay(FedDF):
+        def new_model(self, theta, average, distilled):
+            return blend_states(theta, distilled, 0.5)
 
-    federation = run(tmp_path, Cautious(), 1, held_out(), **blend("vote"))
-    assert federation.history[0]["blend/resnet8"] == 0
+    federation = run(tmp_path, FedDF(), 1)
+    before = start_of(federation, None).state_dict()
+    distilled = federation.students["resnet8"].state_dict()
+    half_way = run(tmp_path, HalfWay(), 1).students["resnet8"].state_dict()
+    assert_close(half_way, blend_states(before, distilled, 0.5))
 
 
 def test_votes_are_said_to_be_not_private(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedaux_pl.engine.inference import predict_features
-from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.federation.public_features import PublicFeatures
 from tests.federations import network, split
 
 
@@ -18,7 +18,7 @@ def data():
 
 def test_features_are_those_of_each_part(data):
     h0 = network().eval()
-    features = ServerFeatures(data, {"net": h0})
+    features = PublicFeatures(data, {"net": h0})
     expected = {
         "auxiliary": data.auxiliary_inputs,
         "negatives": data.negative_inputs,
@@ -36,7 +36,7 @@ def test_auxiliary_data_are_predicted_once(data, monkeypatch):
     h0, seen = network().eval(), []
     compute = h0.features
     monkeypatch.setattr(h0, "features", lambda x: seen.append(len(x)) or compute(x))
-    features = ServerFeatures(data, {"net": h0})
+    features = PublicFeatures(data, {"net": h0})
     features.negatives("net")
     features.auxiliary("net")
     features.parts()

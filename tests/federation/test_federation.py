@@ -116,7 +116,7 @@ def test_a_failed_round_leaves_the_server_unchanged(tmp_path, monkeypatch):
         fit(tmp_path, federation, 3, callbacks=[Failing()])
     assert_same(weights(federation), weights(after_one))
     assert measured(federation) == measured(after_one)
-    ours, theirs = federation.carried.memory, after_one.carried.memory
+    ours, theirs = federation.state.teachers, after_one.state.teachers
     assert ours.keys() == theirs.keys()
     for client, teacher in ours.items():
         assert teacher.round == 1
@@ -217,7 +217,7 @@ def test_rounds_without_validation_evaluate_no_teachers(tmp_path, monkeypatch):
     original = Server.evaluate
 
     def evaluate(server, round_):
-        memory, processes = server.context.carried.memory, server.context.processes
+        memory, processes = server.run.state.teachers, server.run.processes
         absent = absent_clients(memory, "evaluation", round_.clients, processes)
         teachers.append((round_.number, set(round_.clients), set(absent)))
         return original(server, round_)

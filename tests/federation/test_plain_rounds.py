@@ -106,7 +106,10 @@ class PlainRounds:
 
     def _soft_labels(self, round_, teachers):
         """softmax(sum_i s_i f_i / sum_i s_i) over the teachers i, remembered ones included."""
-        algorithm, scores = self.federation.algorithm, self.federation.scores.get("distill")
+        algorithm, scores = (
+            self.federation.algorithm,
+            self.federation.evidence.certainty.get("distill"),
+        )
         own = [(t.client, self._predict(t.name, t.state)) for t in teachers]
         absent = sorted(self.memory.keys() - {teacher.client for teacher in teachers})
         remembered = [(client, self.memory[client]) for client in absent]
@@ -244,4 +247,4 @@ def test_models_of_clients_are_those_of_a_plain_loop(algorithm, options, tmp_pat
     federation = federations.create(algorithm, local=local)
     federations.fit(tmp_path, federation, 2, callbacks=[compared])
     assert compared.rounds == 2
-    assert len(federation.carried.client_states) == (0 if options else 3)
+    assert len(federation.state.client_states) == (0 if options else 3)

@@ -216,7 +216,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path):
     for federation in (exact, hidden, seeded):
         fit(tmp_path, federation, 1)
     vector = exact.heads[0].weight
-    attempt = hidden.algorithm.scoring.privacy
+    attempt = hidden.algorithm.release.scoring.privacy
     for seed in range(50):  # the attack that finds the noise of a simulated release
         derived = derive_seed(seed, SeedPurpose.RELEASE_NOISE, 0)
         record = hidden.heads[0].release
@@ -224,7 +224,7 @@ def test_nothing_on_disk_tells_the_secret_noise(tmp_path):
         assert not torch.allclose(guess, hidden.heads[0].weight)
     record = seeded.heads[0].release
     derived = derive_seed(0, SeedPurpose.RELEASE_NOISE, 0)
-    found, _ = seeded.algorithm.scoring.privacy.release(vector, record.sensitivity, derived)
+    found, _ = seeded.algorithm.release.scoring.privacy.release(vector, record.sensitivity, derived)
     assert torch.equal(found, seeded.heads[0].weight)
     assert not seeded.heads[0].release.is_private
     assert hidden.heads[0].release.is_private
@@ -363,7 +363,10 @@ def test_scores_are_those_of_the_released_heads(tmp_path):
                 norms = features.norm(dim=1, keepdim=True).clamp(min=head.public_map.bound)
                 expected = torch.sigmoid((features / norms) @ head.weight) + 1e-3
                 torch.testing.assert_close(
-                    federation.scores[part][client].double(), expected, atol=1e-6, rtol=1e-5
+                    federation.evidence.certainty[part][client].double(),
+                    expected,
+                    atol=1e-6,
+                    rtol=1e-5,
                 )
 
 
@@ -396,7 +399,10 @@ def test_standardized_scores_of_whitened_means(tmp_path):
         for part, rows in (("distill", distill), ("evaluation", test)):
             z = (rows @ mean - reference.mean()) / reference.std(correction=0)
             torch.testing.assert_close(
-                federation.scores[part][client], (2 * z).exp().float(), rtol=1e-3, atol=1e-5
+                federation.evidence.certainty[part][client],
+                (2 * z).exp().float(),
+                rtol=1e-3,
+                atol=1e-5,
             )
 
 
@@ -451,7 +457,7 @@ def test_vectors_are_shrunk_among_clients_of_one_architecture(tmp_path):
     clients = {"resnet8": 3, "shufflenet": 2}
     federation = create(paper_fedaux(**options), clients)
     fit(tmp_path, federation, 0)
-    scores = federation.scores["distill"].double()
+    scores = federation.evidence.certainty["distill"].double()
     inputs, heads = federation.data.distill_inputs, federation.heads
     for name, members in (("resnet8", (0, 1, 2)), ("shufflenet", (3, 4))):
         with torch.no_grad():

@@ -123,7 +123,7 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path, monkeypatch)
 MOMENTS = {
     "before the round": "on_train_batch_start",
     "clients are trained": "pool.train",
-    "students are distilled": "_complete_metrics",
+    "students are distilled": "round_log.finish",
     "validated": "on_validation_epoch_end",
 }
 

@@ -26,7 +26,7 @@ def test_h0_alone_is_learned_and_measured_without_a_round(tmp_path):
     federation.role = LearnH0()
     trainer = fit(tmp_path, federation, 2, callbacks=[counted])
     assert (counted.rounds, trainer.max_epochs) == (0, 2)
-    assert (list(federation.h0), federation.releases) == (["resnet8"], {})
+    assert (list(federation.h0), federation.state.releases) == (["resnet8"], {})
     assert 0 < federation.role.accuracy["resnet8"] <= 1
 
 

@@ -39,7 +39,9 @@ def test_memory_grows_only_by_indices_scores_heads_and_counts(tmp_path):
         """Scores on D_distill (32) and test data (40), heads and counts of classes."""
         heads = sum(head.weight.nbytes for head in federation.heads)
         counts = federation.data.class_counts().nbytes  # kept for the notes
-        return heads + counts + sum(scores.nbytes for scores in federation.scores.values())
+        return (
+            heads + counts + sum(scores.nbytes for scores in federation.evidence.certainty.values())
+        )
 
     allowed = may_grow(many[1]) - may_grow(few[1])
     assert allowed > 96 * (32 + 40) * 4

@@ -209,7 +209,7 @@ def _first_round():
 def _result(federation, first_round):
     weights = federations.weights(federation)
     sampled = {name: _sample(tensor) for name, tensor in first_round.weights.items()}
-    vectors = {str(i): head.weight for i, head in enumerate(federation.all_heads)}
+    vectors = {str(i): head.weight for i, head in enumerate(federation.state.all_heads)}
     entry = federation.history[-1]
     accuracy = entry["accuracy"] if "accuracy" in entry else entry["val/accuracy"]
     return Result(sampled, digest(weights), digest(vectors), accuracy)

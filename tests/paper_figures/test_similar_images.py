@@ -39,7 +39,7 @@ def prepared(tmp_path_factory):
 def test_top_images_have_the_highest_scores(prepared):
     federation, found = prepared
     for client, one in zip([3, 0], found, strict=True):
-        scores = federation.scores["distill"][client]
+        scores = federation.evidence.certainty["distill"][client]
         assert one.scores.tolist() == sorted(scores.tolist(), reverse=True)[:5]
         assert torch.equal(federation.data.distill_inputs[one.top], one.public)
         assert one.name == f"client {client} (mainly {[0, None, None, 4][client]})"

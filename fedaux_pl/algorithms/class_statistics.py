@@ -1,12 +1,17 @@
-"""A teacher of classes that the server makes of the class statistics of all clients."""
+"""Class statistics as a release: the server builds a classifier p(c | x) from those of all clients.
+
+FedClassMeans distills from the classifier. FedAUX weighs its teachers by it.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedaux_pl.algorithms.base import Released
+from fedaux_pl.algorithms.client_release import ClientRelease, Evidence, Released
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import (
     LinearClassifier,
@@ -18,25 +23,81 @@ from fedaux_pl.functional import (
 from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
 from fedaux_pl.scoring import ClassStatistics, ReleasedHead
 from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
+from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
 from fedaux_pl.scoring.release import clients_of, stack_heads
 
-# The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
-# much noise the means are shrunk, which makes it less certain: logits then stay as they are.
+# The logits of a discriminant are divided by it, because rows are not Gaussian, which makes a
+# discriminant too certain. With much noise its means are shrunk, it is less certain, and its logits
+# stay as they are.
 _TEMPERATURE = 2.0
 _LITTLE_NOISE = 0.012  # of the class sums, relative to the mean number of records of a class
 _RIDGE_TEMPERATURE = 0.1  # of the outputs of a ridge regression, which estimate 0 and 1
 
 
-def classify_rows(released: Released) -> dict[str, LinearClassifier]:
-    """Return the discriminant, or a better classifier, of the rows of each architecture."""
+@dataclass(frozen=True)
+class CertaintyOfClasses(ClientRelease):
+    """FedAUX's release of class statistics: s_i(x) = p(client i | x) = sum_c p(c | x) n_ic / n_c.
+
+    The classifier p(c | x) is made of the statistics of all clients. Client i holds n_ic of the n_c
+    records of class c.
+    """
+
+    def plan(self, numbers: PublicNumbers | None) -> Plan:
+        """Statistics, then the class counts of each client if the statistics are summed."""
+        return plan(self.scoring, numbers, counts=True)
+
+    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
+        """The discriminant, whose gradient clients then release."""
+        return send_discriminant(released, architecture)
+
+    def evidence(self, released: Released) -> Evidence:
+        """Compute p(c | x) and p(client i | x) on each part of the data."""
+        probabilities = label_parts(released, discriminants(released))
+        shares = client_shares(released)
+        certainty = {part: shares.to(rows) @ rows.T for part, rows in probabilities.items()}
+        return Evidence(certainty, probabilities)
+
+
+@dataclass(frozen=True)
+class ClassTeacher(ClientRelease):
+    """FedClassMeans' release of class statistics: p(c | x) is the teacher of the students.
+
+    Args:
+        classifier: ``discriminant``, or ``ridge`` for the ridge regression of one-hot labels.
+        regularization: lambda of the ridge regression.
+    """
+
+    classifier: Literal["discriminant", "ridge"] = "discriminant"
+    regularization: float = 0.01
+
+    def send(self, released: Released, architecture: str) -> Mapping[str, Tensor]:
+        """The discriminant, whose gradient clients then release."""
+        return send_discriminant(released, architecture)
+
+    def evidence(self, released: Released) -> Evidence:
+        """Compute the classifier of each architecture, and p(c | x) on each part of the data."""
+        if self.classifier == "ridge":
+            classifiers = ridge_regressions(released, self.regularization)
+        else:
+            classifiers = discriminants(released)
+        return Evidence(
+            class_probabilities=label_parts(released, classifiers), classifiers=classifiers
+        )
+
+
+def discriminants(released: Released) -> dict[str, LinearClassifier]:
+    """Return the linear discriminant of the rows of each architecture.
+
+    If the clients have also released its gradient, one Newton step improves it.
+    """
 
     def fit(name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
-        return _classifier(released, name, heads)
+        return _improved_discriminant(released, name, heads)
 
     return fit_classifiers(released, fit)
 
 
-def regress_rows(released: Released, regularization: float) -> dict[str, LinearClassifier]:
+def ridge_regressions(released: Released, regularization: float) -> dict[str, LinearClassifier]:
     """Return the ridge regression of one-hot labels on the rows of each architecture.
 
     W = (X^T X + lambda I)^-1 X^T Y needs two sums over records: X^T X is the second moment of the
@@ -77,8 +138,10 @@ def label_parts(
     return {part: torch.stack(labels).mean(dim=0) for part, labels in members.items()}
 
 
-def _classifier(released: Released, name: str, heads: Sequence[ReleasedHead]) -> LinearClassifier:
-    """The discriminant of the rows of an architecture, or a better one if there is a gradient."""
+def _improved_discriminant(
+    released: Released, name: str, heads: Sequence[ReleasedHead]
+) -> LinearClassifier:
+    """Return the discriminant of an architecture, improved if there is a gradient."""
     rows = heads[0].public_map.rows(released.reference[name])
     moments = _estimate(released, heads, rows)
     gradient = released.collected.get(f"gradient/{name}")
@@ -121,15 +184,15 @@ def _rho(released: Released) -> float:
     return scorer.second_moment
 
 
-def send_classifier(released: Released, architecture: str) -> Mapping[str, Tensor]:
-    """Return the classifier of the statistics, whose gradient clients then release."""
+def send_discriminant(released: Released, architecture: str) -> Mapping[str, Tensor]:
+    """Return the discriminant of the statistics, whose gradient clients then release."""
     heads = released.group(architecture)
     rows = heads[0].public_map.rows(released.reference[architecture])
     return _estimate(released, heads, rows).classifier._asdict()
 
 
-def class_holders(released: Released) -> Tensor:
-    """Return n_ic / n_c, shape (n, C), of p(client i | x) = sum_c p(c | x) n_ic / n_c."""
+def client_shares(released: Released) -> Tensor:
+    """Return n_ic / n_c, the share of client i in the records of class c, shape (n, C)."""
     heads = released.heads
     rho: float | None = _rho(released)
     if "counts" in released.plan:
@@ -141,6 +204,6 @@ def class_holders(released: Released) -> Tensor:
             "let sites state higher limits of epsilon, or use FedClassMeans"
         )
     counts = counts_of_clients(heads, released.num_classes, rho)
-    holders = counts.new_zeros(len(released.architectures), released.num_classes)
-    holders[[head.client for head in heads]] = counts / counts.sum(dim=0)
-    return holders
+    shares = counts.new_zeros(len(released.architectures), released.num_classes)
+    shares[[head.client for head in heads]] = counts / counts.sum(dim=0)
+    return shares

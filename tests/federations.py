@@ -36,8 +36,8 @@ class FewDigits(Source):
         return Examples(examples.inputs[:count], examples.targets[:count], examples.classes)
 
 
-def create(algorithm=None, clients=None, **options):
-    """A federation of small networks with stages of a few steps."""
+def create(algorithm=None, clients=None, kind=Federation, **options):
+    """A federation of small networks with stages of a few steps; ``kind`` is its class."""
     defaults = {
         "participation": 1.0,
         "local": LocalTraining(batch_size=16),
@@ -45,7 +45,7 @@ def create(algorithm=None, clients=None, **options):
         "pretraining": Pretraining(epochs=1, batch_size=20),
         "model_options": SMALL,
     }
-    return Federation(algorithm or FedAvg(), clients or {"resnet8": 3}, **(defaults | options))
+    return kind(algorithm or FedAvg(), clients or {"resnet8": 3}, **(defaults | options))
 
 
 def network(seed=0):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedaux_pl
-from fedaux_pl.algorithms import Aggregate, Ensemble, Round, Update
+from fedaux_pl.algorithms import Aggregate, Member, Teachers
 from fedaux_pl.models import registry
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +87,7 @@ def block_of_extending(word):
 
 def test_the_server_step_of_the_page_on_extending():
     names = {}
-    exec(block_of_extending("server_step"), names)  # noqa: S102 - our own page
+    exec(block_of_extending("HeavyBall"), names)  # noqa: S102 - our own page
     x, state = {"w": torch.tensor(4.0)}, {}
     for expected in (3.0, 1.5):  # 4 + (3 - 4), then 3 + (2 - 3) + 0.5 * (3 - 4)
         average = {"w": x["w"] - 1}
@@ -98,12 +98,21 @@ def test_the_server_step_of_the_page_on_extending():
 def test_the_distillation_of_the_page_on_extending_weighs_clients_by_their_records():
     names = {}
     exec(block_of_extending("WeightedBySize"), names)  # noqa: S102 - our own page
+    method = names["WeightedBySize"]()
     logits = {0: torch.tensor([[2.0, 0.0]]), 1: torch.tensor([[0.0, 4.0]])}
-    sizes = {0: 30, 1: 10}
-    updates = [Update(i, "resnet8", sizes[i], 0.0, {"i": torch.tensor(i)}) for i in logits]
-    ensemble = Ensemble(Round(1, updates), lambda _, state: logits[int(state["i"])], (1, 2))
+    members = [Member("resnet8", {"i": torch.tensor(i)}, i, (30, 10)[i]) for i in logits]
+    teachers = Teachers(members, lambda _, state: logits[int(state["i"])], shape=(1, 2))
     expected = torch.tensor([[1.5, 1.0]]).softmax(dim=-1)  # (30 f_0 + 10 f_1) / 40
-    assert torch.equal(names["WeightedBySize"]().soft_labels(ensemble), expected)
+    assert torch.equal(method.soft_labels(teachers), expected)
+    zero, four = {"w": torch.tensor(0.0)}, {"w": torch.tensor(4.0)}
+    assert method.new_model(zero, zero, four) == {"w": torch.tensor(2.0)}
+
+
+def test_the_half_step_of_the_page_on_extending():
+    names = {}
+    exec(block_of_extending("HalfStep"), names)  # noqa: S102 - our own page
+    zero, four = {"w": torch.tensor(0.0)}, {"w": torch.tensor(4.0)}
+    assert names["HalfStep"]().server_step(Aggregate(zero, four)) == ({"w": torch.tensor(2.0)}, {})
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")

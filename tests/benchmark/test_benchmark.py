@@ -11,7 +11,7 @@ import torch
 from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.benchmark import (
     MeasuredData,
-    MeasuredStart,
+    MeasuredFederation,
     RoundClock,
     format_table,
     summarize,
@@ -19,7 +19,7 @@ from fedaux_pl.benchmark import (
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation import Federation, assembly
+from fedaux_pl.federation import assembly
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from tests import federations
 from tests.cli.test_cli import tiny
@@ -35,8 +35,7 @@ def measured(root, algorithm, rounds=2):
         "pretraining": Pretraining(epochs=1, batch_size=20),
         "model_options": federations.SMALL,
     }
-    federation = Federation(algorithm, {"resnet8": 4}, 0.5, **settings)
-    federation.role = MeasuredStart()
+    federation = MeasuredFederation(algorithm, {"resnet8": 4}, 0.5, **settings)
     clock, few = RoundClock(), federations.FewDigits()
     data = MeasuredData(few, few, num_clients=4, alpha=1.0)
     federations.fit(root, federation, rounds, data, callbacks=[clock])
@@ -102,10 +101,10 @@ def test_wrong_options_are_named(options, says, tmp_path, capsys):
 
 
 def test_an_error_leaves_no_folder_behind(tmp_path, capsys, monkeypatch):
-    def fails(self, federation, preparation):
+    def fails(federation):
         raise ConfigurationError("no such data")
 
-    monkeypatch.setattr(MeasuredStart, "run", fails)
+    monkeypatch.setattr(MeasuredFederation, "prepare", fails)
     assert main(command("benchmark", tmp_path, "--rounds=1", "--warmup=0")) == 1
     assert "no such data" in capsys.readouterr().err
     assert not list((tmp_path / "benchmark").iterdir())
@@ -126,7 +125,7 @@ def test_a_measured_federation_ends_with_the_weights_of_fit(three_rounds, tmp_pa
 
 def test_stages_add_up_to_the_round_that_the_clock_measured(three_rounds):
     federation, clock = three_rounds
-    stages = summarize(federation, federation.role, clock, 2, [])["stages"]
+    stages = summarize(federation, clock, 2, [])["stages"]
     for stage in stages.values():
         seconds = stage["seconds"]
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
@@ -151,7 +150,7 @@ def test_an_epoch_has_at_most_the_given_steps():
 
 def test_a_single_round_without_distillation(tmp_path):
     federation, clock = measured(tmp_path, FedAvg(), rounds=1)
-    printed = format_table(summarize(federation, federation.role, clock, 0, []))
+    printed = format_table(summarize(federation, clock, 0, []))
     assert "distillation" not in printed
     assert "takes longer" not in printed  # a single round has no start
 
@@ -164,25 +163,25 @@ def test_the_device_is_that_of_the_rounds(three_rounds, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"the one at {device}")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 4 * 2**30)
-    printed = format_table(summarize(federation, federation.role, clock, 0, []))
+    printed = format_table(summarize(federation, clock, 0, []))
     for words in ("the one at cuda:0", "device memory at most 3.00 GiB (4.00 GiB reserved)"):
         assert words in printed
 
 
 def test_the_first_round_is_compared_with_later_ones(three_rounds, monkeypatch):
     federation, clock = three_rounds
-    assert federation.role.preparation_seconds > sum(clock.epochs["resnet8"])
+    assert federation.preparation_seconds > sum(clock.epochs["resnet8"])
     slow = copy.copy(clock)
     slow.rounds, slow.epochs = [9.0, 2.0, 3.0], {"resnet8": [4.0, 1.0, 1.0]}
     history = [
         {**entry, "seconds/clients": seconds}
         for entry, seconds in zip(federation.history, (5.0, 1.0, 1.5), strict=True)
     ]
-    monkeypatch.setattr(federation, "history", history)
-    monkeypatch.setattr(federation.role, "preparation_seconds", 8.5)
+    monkeypatch.setattr(federation.state, "history", history)
+    monkeypatch.setattr(federation, "preparation_seconds", 8.5)
     prepared = defaultdict(list, {"first step": [1.5, 0.25], "kernels compiled": [0.5]})
-    monkeypatch.setattr(federation.role, "once", prepared)
-    summary = summarize(federation, federation.role, slow, 1, [])
+    monkeypatch.setattr(federation, "once", prepared)
+    summary = summarize(federation, slow, 1, [])
     extra = summary["start"]["extra_seconds"]
     assert extra["whole round"] == 6.5
     assert extra["clients"] == 3.75
@@ -209,7 +208,7 @@ class PreparingRunner(StageRunner):
 def test_preparations_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(assembly, "create_runner", lambda trainer, _: PreparingRunner(trainer))
     federation, _ = measured(tmp_path, FedDF(), rounds=2)
-    seconds = federation.role.once
+    seconds = federation.federation.once
     assert list(seconds) == ["first step"]
     assert len(seconds["first step"]) == 4  # clients and student in two rounds
     assert min(seconds["first step"]) >= 0.01
@@ -218,9 +217,10 @@ def test_preparations_are_measured(tmp_path, monkeypatch):
 def test_kernels_are_counted():
     knobs = pytest.importorskip("triton.knobs")
     before = knobs.compilation.listener
-    role = MeasuredStart()
+    federation = federations.create(kind=MeasuredFederation)
+    federation.once = defaultdict(list)
     try:
-        role._listen_to_triton(torch.device("cuda"))
+        federation._listen_to_triton(torch.device("cuda"))
         for hit in (False, True, True):
             times = knobs.CompileTimes(1_000_000, [("ttir", 400_000)], 100_000)
             knobs.compilation.listener(
@@ -228,7 +228,7 @@ def test_kernels_are_counted():
             )
     finally:
         knobs.compilation.listener = before
-    assert role.once == {
+    assert federation.once == {
         "kernels compiled": [1.5],
         "kernels from the disk cache": [1.5, 1.5],
     }

@@ -6,12 +6,11 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.algorithms import FedAUX, FedAvg, FedDF
-from fedaux_pl.algorithms.memory import absent_clients
 from fedaux_pl.callbacks.hooks import FederationCallback
 from fedaux_pl.engine import isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.server import Server
+from fedaux_pl.federation.round_evaluation import evaluate_round
 from fedaux_pl.functional.communication import feature_bytes, state_bytes
 from fedaux_pl.models import create_model
 from fedaux_pl.runs.run_folder import run_name
@@ -214,15 +213,13 @@ def test_rounds_without_validation_evaluate_no_teachers(tmp_path, monkeypatch):
     options = {"clients": {"resnet8": 6}, "participation": 0.34}
     every = run(tmp_path, FedDF(remember=True), 4, **options)
     federation, teachers = create(FedDF(remember=True), **options), []
-    original = Server.evaluate
 
-    def evaluate(server, round_):
-        memory, processes = server.run.state.teachers, server.run.processes
-        absent = absent_clients(memory, "evaluation", round_.clients, processes)
-        teachers.append((round_.number, set(round_.clients), set(absent)))
-        return original(server, round_)
+    def evaluate(server, models, evidence):
+        absent = server.memory.absent("evaluation", models.clients)
+        teachers.append((models.number, set(models.clients), set(absent)))
+        return evaluate_round(server, models, evidence)
 
-    monkeypatch.setattr(Server, "evaluate", evaluate)
+    monkeypatch.setattr("fedaux_pl.federation.federation.evaluate_round", evaluate)
     fit(tmp_path, federation, 4, check_val_every_n_epoch=2)
     assert_same(weights(federation), weights(every))
     second, fourth = set(federation.select_clients(2)), set(federation.select_clients(4))

@@ -1,6 +1,5 @@
 """The cache of the preparation is used by runs with the same settings only; scores."""
 
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,8 +10,10 @@ from fedaux_pl.data import Examples
 from fedaux_pl.data.input_checks import note
 from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import PrivacyError
+from fedaux_pl.federation.cache import describe_model
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.preparation import Preparation, describe_model
+from fedaux_pl.federation.pretraining import H0Source
+from fedaux_pl.federation.releases import ReleaseCache
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.functional import derive_seed, shrink_to_mean
 from fedaux_pl.models import complete_options, create_model
@@ -46,17 +47,17 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.pretrained = self.released = 0
-        pretrain, prepare = Preparation._pretrain, LocalClients.prepare
+        learn, prepare = H0Source._learn, LocalClients.prepare
 
         def counted_pretraining(*args):
             self.pretrained += 1
-            return pretrain(*args)
+            return learn(*args)
 
         def counted_prepare(*args):
             self.released += 1
             return prepare(*args)
 
-        monkeypatch.setattr(Preparation, "_pretrain", counted_pretraining)
+        monkeypatch.setattr(H0Source, "_learn", counted_pretraining)
         monkeypatch.setattr(LocalClients, "prepare", counted_prepare)
 
     def since(self):
@@ -310,19 +311,16 @@ def test_every_model_option_is_part_of_the_keys(name, option):
     base = ENCODER if name == "encoder" else {"width": 0.125}
     keys = []
     for own in (base, base | {option: CHANGED[option]}):
-        context = MagicMock(seed=0, architectures=[name])
-        context.data.fingerprints = {"auxiliary": ""}
-        context.data.client_fingerprints.return_value = context.data.classes = []
-        context.data.negative_inputs = torch.zeros(1)
+        run = MagicMock(seed=0, architectures=[name])
+        run.data.fingerprints = {"auxiliary": ""}
+        run.data.client_fingerprints.return_value = run.data.classes = []
+        run.data.negative_inputs = torch.zeros(1)
         options = {name: complete_options(name, **own)}
-        preparation = Preparation(context, Pretraining(), options, Path())
-        found = []
         torch.manual_seed(0)
         model = create_model(name, 2, **own)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Preparation, "_cached", lambda _, key, compute, f=found: f.append(key))
-            preparation.pretrain(name, model)
-        keys.append((found[0], preparation._release_key(Step(paper_scoring()), {name: model})))
+        key_of_h0 = H0Source(run, Pretraining(), options)._key(name, model)
+        cache = ReleaseCache(run, options, folder=None)
+        keys.append((key_of_h0, cache._describe(Step(paper_scoring()), {name: model})))
     assert keys[0][0] != keys[1][0]
     assert keys[0][1] != keys[1][1]
 

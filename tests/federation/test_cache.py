@@ -6,7 +6,7 @@ import threading
 import torch
 
 from fedaux_pl.data.cache import cache_lock
-from fedaux_pl.federation.preparation import load_or_compute
+from fedaux_pl.federation.cache import load_or_compute
 
 
 class Pair:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -13,62 +12,13 @@ from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import MIN_EPSILON
 from fedaux_pl.scoring.release import Release
 from fedaux_pl.sites.ledger import Digests, Entry, Ledger, PrivacySpent
+from fedaux_pl.sites.ledger_keys import ReleaseKey
 
 ALONE = "epsilon_limit_alone"
 """The option that limits what holds if secure sums protect nothing."""
 
 NewRelease = tuple[Mapping[str, Tensor], Mapping[int, Release]]
 """The tensors that are to leave, and what they cost each client."""
-
-
-class Attempt(NamedTuple):
-    """An attempt at a secure sum, in which a masked vector leaves a site."""
-
-    digest: str  # of the sum
-    number: int
-    transcript: str
-    names: str  # of the sites
-
-
-@dataclass(frozen=True)
-class ReleaseKey:
-    """The key of an entry, whose text is in all ledgers: do not change it.
-
-    Attributes:
-        start: The models.
-        received: What the server determines.
-        end: The settings and the data.
-        attempt: The attempt of which the entry is, in a secure sum.
-        earlier: The release that must be in the ledger before.
-    """
-
-    start: str
-    received: str = ""
-    end: str = ""
-    attempt: Attempt | None = None
-    earlier: "ReleaseKey | None" = None
-
-    def __str__(self) -> str:
-        attempt = "" if self.attempt is None else " ".join(["", "sum", *map(str, self.attempt)])
-        return f"{self.start}{self.received}{attempt}{self.end}"
-
-    def is_like(self, key: str) -> bool:
-        """Return whether a key has the same settings and data, whatever was received."""
-        return bool(self.received) and key.startswith(self.start) and key.endswith(self.end)
-
-    def is_of(self, key: str) -> bool:
-        """Return whether a key is of this release, in whatever attempt."""
-        is_whole = key == f"{self.start}{self.received}{self.end}"
-        return is_whole or self.attempt_of(key) is not None
-
-    def attempt_of(self, key: str) -> Attempt | None:
-        """Return the attempt at this secure sum that a key is of; None for other keys."""
-        before = f"{self.start}{self.received} sum "
-        if not key.startswith(before) or not key.endswith(self.end):
-            return None
-        text = key.removeprefix(before).removesuffix(self.end)
-        digest, number, transcript, names = text.split(" ", 3)
-        return Attempt(digest, int(number), transcript, names)
 
 
 @dataclass
@@ -164,12 +114,12 @@ class Budget:
         self, ledger: Ledger, entries: Sequence[Entry], key: ReleaseKey, planned: Release
     ) -> None:
         earlier = key.earlier
-        if earlier is not None and not any(earlier.is_of(entry.key) for entry in entries):
+        if earlier is not None and not any(earlier.is_same_release(entry.key) for entry in entries):
             raise PrivacyError(
                 "the server asks for a later step, but the ledger does not have the first one with "
                 "this h_0 and feature map: let the server ask for it before"
             )
-        others = [e for e in entries if key.is_like(e.key) and not key.is_of(e.key)]
+        others = [entry for entry in entries if key.differs_in_received(entry.key)]
         if others and not self.allow_new_h0:
             raise PrivacyError(
                 "the ledger has a release with these settings about these data "

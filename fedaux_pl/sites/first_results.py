@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import CacheKey, tensor_digest
+from fedaux_pl.data.cache import CacheKey
 from fedaux_pl.federation.context import Context, ServerFeatures
-from fedaux_pl.federation.preparation import as_text, describe_model, load_or_compute
+from fedaux_pl.federation.preparation import describe_model, load_or_compute
 from fedaux_pl.files import state_folder
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+from fedaux_pl.sites.ledger_keys import first_classifier_key, first_map_key
 
 
 def first_results_folder() -> Path:
@@ -41,7 +42,6 @@ class FirstResults:
 
         ``fitted`` is the map of this run, which is kept if it is the first one.
         """
-        settings = step.settings()
         needs_negatives = step.scorer.uses_negatives
 
         def tensors() -> dict[str, Tensor]:
@@ -52,14 +52,13 @@ class FirstResults:
             return fitted_tensors
 
         data = self.context.data
-        key: CacheKey = {
-            "kind": f"map-{name.replace('/', '_')}",
-            "h0": describe_model(self.model_options[name], features.h0[name], head=False),
-            "map": as_text({name: settings[name] for name in ("feature_map", "norm_bound")}),
-            "data": data.fingerprints["auxiliary"],
-            "rows": tensor_digest(data.auxiliary_rows["negatives"]),
-            "negatives": int(needs_negatives),
-        }
+        key = first_map_key(
+            name,
+            describe_model(self.model_options[name], features.h0[name], head=False),
+            step,
+            data.fingerprints["auxiliary"],
+            data.auxiliary_rows["negatives"],
+        )
         kept = self._first(key, tensors)
         negatives = kept.pop("negatives", None)
         bound = float(kept.pop("bound"))
@@ -68,13 +67,8 @@ class FirstResults:
 
     def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
         """Return a step with the tensors that were first sent in it."""
-        # the noise of these heads is in no other release
-        heads = [head.weight for head in first if not {*clients}.isdisjoint(head.clients)]
-        key: CacheKey = {
-            "kind": "sent",
-            "heads": tensor_digest(*heads),
-            "release": as_text(step.settings()),
-        }
+        heads = [head for head in first if not {*clients}.isdisjoint(head.clients)]
+        key = first_classifier_key(step, heads)
         return step.with_sent(self._first(key, step.scorer.tensors))
 
     def _first(self, key: CacheKey, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -19,9 +19,9 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import Privacy
-from fedaux_pl.scoring.release import VERSION
-from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
+from fedaux_pl.sites.budget import Budget, NewRelease
 from fedaux_pl.sites.ledger import Ledger, ledger_digests
+from fedaux_pl.sites.ledger_keys import RIGHT_ANSWERS, evaluation_key
 from fedaux_pl.sites.site_settings import Limits
 
 
@@ -57,11 +57,7 @@ class PrivateAnswers:
             digests = {0: ledger_digests(examples.inputs, labels, key)}
             ledger = None if limits.rehearsal else Ledger(key_id(key), origin=origin)
             self.budget = Budget(ledger, digests, privacy.delta, epsilons)
-            contents = keyed_fingerprint(key, examples.inputs, labels)
-            models = f"{list(federation.students)} {federation.model_options}"
-            options = f"{self.privacy.epsilon} {self.privacy.delta}"
-            # in all ledgers: do not change it
-            self._key = f"evaluation {VERSION} {models} {options} {contents}"
+            self._fingerprint = keyed_fingerprint(key, examples.inputs, labels)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -96,12 +92,18 @@ class PrivateAnswers:
 
         def add_noise() -> NewRelease:
             noisy, _ = self.privacy.release(compute(), sensitivity, seed)
-            return {"right": noisy}, {0: cost}  # its name in all ledgers
+            return {RIGHT_ANSWERS: noisy}, {0: cost}
 
-        key = ReleaseKey(f"{self._key} {asked}")
+        key = evaluation_key(
+            list(self.federation.students),
+            self.federation.model_options,
+            self.privacy,
+            self._fingerprint,
+            asked,
+        )
         tensors, total = self.budget.release_once(key, add_noise, cost)
         guarantee = "NOT private (a rehearsal)" if total is None else total.describe_one(cost)
-        return tensors["right"], guarantee
+        return tensors[RIGHT_ANSWERS], guarantee
 
 
 def read_own(federation: Federation, examples: Examples) -> Examples:

@@ -6,7 +6,7 @@ transport, noise and ledger are the callers'. One attempt of three sites in one 
 
     >>> keys = {name: Ed25519PrivateKey.generate() for name in ("site-1", "site-2", "site-3")}
     >>> pins = {name: pin(key) for name, key in keys.items()}
-    >>> agreement = agreement_digest({"seed": 0, "pins": pins})
+    >>> agreement = hashlib.sha256(str(pins).encode()).hexdigest()
     >>> members = {name: Member(name, key, pins) for name, key in keys.items()}
     >>> messages = [member.keys(agreement, attempt=1) for member in members.values()]
     >>> answers = {}
@@ -26,7 +26,6 @@ every site and read all vectors.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -36,10 +35,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
-from fedaux_pl.scoring import PublicMap, Step
 from fedaux_pl.sites.names import NAME, is_name
 from fedaux_pl.sites.wire import RefusalError, expect
 
@@ -86,41 +83,6 @@ def signing_key(name: str) -> Ed25519PrivateKey:
 def pin(key: Ed25519PrivateKey) -> str:
     """Return the pin of a signing key: its public key, as 64 hexadecimal digits."""
     return key.public_key().public_bytes_raw().hex()
-
-
-def agreement_digest(agreement: Mapping[str, object]) -> str:
-    """Return the SHA-256 of what all sites have agreed on, which every key is signed for.
-
-    Examples:
-        >>> agreement_digest({"b": 1, "a": 2}) == agreement_digest({"a": 2, "b": 1})
-        True
-    """
-    return hashlib.sha256(json.dumps(dict(agreement), sort_keys=True).encode()).hexdigest()
-
-
-def sum_digest(
-    agreement: Mapping[str, Any],
-    architecture: str,
-    step: Step,
-    h0: Mapping[str, Tensor],
-    public_map: PublicMap,
-) -> str:
-    """Return the digest A of all that determines a secure sum, the same at server and sites.
-
-    Another seed or local training makes no other sum, for which sites would pay again.
-    """
-    sent = step.scorer.tensors()
-    tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
-    return agreement_digest(
-        {
-            **{name: agreement[name] for name in ("format", "model_options", "classes")},
-            "architecture": architecture,
-            "secret": step.scoring.privacy.secret,
-            "release": step.settings(),
-            "received": tensor_digest(*tensors),
-            "bound": public_map.bound,
-        }
-    )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from fedaux_pl.scoring.plan import check_records
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.codes import FINAL
-from fedaux_pl.sites.secure_sum import Sent, add_masked, read_keys, sum_digest
+from fedaux_pl.sites.ledger_keys import sum_digest
+from fedaux_pl.sites.secure_sum import Sent, add_masked, read_keys
 from fedaux_pl.sites.site_requests import SiteRequests
 from fedaux_pl.sites.site_status import tell
 from fedaux_pl.sites.wire import Message, RefusalError

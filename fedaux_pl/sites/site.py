@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import PrivacyError, first_line
 from fedaux_pl.federation import Federation
@@ -25,10 +24,11 @@ from fedaux_pl.scoring import Privacy, PublicMap, Step
 from fedaux_pl.scoring.plan import first_step
 from fedaux_pl.scoring.released_heads import pack, unpack
 from fedaux_pl.sites import wire
-from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
+from fedaux_pl.sites.budget import Budget, NewRelease
 from fedaux_pl.sites.final_model import Output, write_final_model
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.ledger import Ledger, ledger_digests
+from fedaux_pl.sites.ledger_keys import ReleaseKey, release_key
 from fedaux_pl.sites.new_pixels import check_pixels
 from fedaux_pl.sites.private_answers import PrivateAnswers
 from fedaux_pl.sites.same_version import describe_difference, minor_version
@@ -265,12 +265,15 @@ class Site(Role):
             count = len(negatives)
 
         def key_of(asked: Step, *tensors: Tensor) -> ReleaseKey:
-            # in all ledgers: do not change it
-            start = f"{name} {federation.model_options} "
-            end = f" {asked.settings()} {data.fingerprints['private']}"
-            if data.validation_fraction:  # the release is about other records
-                end += f" without {data.validation_fraction}"
-            return ReleaseKey(start, f"{tensor_digest(*tensors)} {public_map.bound!r}", end)
+            return release_key(
+                name,
+                federation.model_options,
+                asked,
+                tensors,
+                public_map.bound,
+                data.fingerprints["private"],
+                data.validation_fraction,
+            )
 
         earlier = key_of(first, *received) if sent else None
         key = replace(key_of(step, *received, *sent.values()), earlier=earlier)

@@ -10,10 +10,10 @@ from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.federation import Federation
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites.budget import ALONE
+from fedaux_pl.sites.ledger_keys import AGREEMENT_FORMAT
 from fedaux_pl.sites.names import check_names
 from fedaux_pl.sites.same_version import minor_version
 
-FORMAT = 1  # in the digests of all secure sums: do not change it
 ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
 _SHARED = ("algorithm", "clients", "trained", "model_options", "seed")
 
@@ -146,7 +146,7 @@ def agreement(federation: Federation) -> dict[str, Any]:
     settings = federation.settings()
     data = federation.data
     shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
-        "format": FORMAT,
+        "format": AGREEMENT_FORMAT,
         "version": minor_version(),
         "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
         "classes": list(data.classes),

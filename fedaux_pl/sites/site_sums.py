@@ -18,14 +18,14 @@ from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
 from fedaux_pl.scoring.plan import check_records, first_step
 from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import wire
-from fedaux_pl.sites.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
+from fedaux_pl.sites.budget import ALONE, Budget, NewRelease
+from fedaux_pl.sites.ledger_keys import Attempt, ReleaseKey, sum_digest
 from fedaux_pl.sites.secure_sum import (
     MAX_ATTEMPT,
     MAX_SITES,
     Member,
     Sent,
     signing_key,
-    sum_digest,
 )
 from fedaux_pl.sites.wire import RefusalError, Reply
 

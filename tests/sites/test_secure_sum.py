@@ -27,12 +27,12 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import state_folder
 from fedaux_pl.sites import secure_sum
+from fedaux_pl.sites.ledger_keys import agreement_digest
 from fedaux_pl.sites.secure_sum import (
     TAG,
     KeyMessage,
     Member,
     add_masked,
-    agreement_digest,
     pin,
     read_keys,
     signing_key,

@@ -8,7 +8,7 @@ transport, noise and ledger are the callers'. One attempt of three sites in one 
     >>> pins = {name: pin(key) for name, key in keys.items()}
     >>> agreement = hashlib.sha256(str(pins).encode()).hexdigest()
     >>> members = {name: Member(name, key, pins) for name, key in keys.items()}
-    >>> messages = [member.keys(agreement, attempt=1) for member in members.values()]
+    >>> messages = [member.create_key(agreement, attempt=1) for member in members.values()]
     >>> answers = {}
     >>> for name, member in members.items():
     ...     session = member.open(agreement, 1, messages)  # refuses a list that is not right
@@ -59,7 +59,7 @@ except ImportError as error:
 TAG = "fedaux secure sum 1"
 MAX_SITES = 1000
 MAX_ATTEMPT = 2**40
-Sent = tuple[str, Tensor]
+SentVector = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 _KEY_BYTES = 32
 _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
@@ -99,7 +99,9 @@ class KeyMessage:
         return f"{TAG} {agreement} {attempt} {self.name} {self.key} {self.signer}".encode()
 
 
-def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, str]) -> KeyMessage:
+def read_key_message(
+    message: object, agreement: str, attempt: int, pins: Mapping[str, str]
+) -> KeyMessage:
     """Read a key message from anybody.
 
     Raises a RefusalError if it is damaged, not of a pinned site, or not signed for this attempt.
@@ -160,7 +162,7 @@ class Member:
         self._last = 0
         self._pending: tuple[str, int, KeyMessage, X25519PrivateKey] | None = None
 
-    def keys(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
+    def create_key(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
         """Make a fresh key for an attempt and return the key message, for JSON.
 
         ``agreement`` is the digest of what this site has agreed on. The server chooses the number
@@ -190,7 +192,7 @@ class Member:
         expect(signed == agreement, "the key was made for other settings", "settings")
         if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
             raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
-        members = [read_keys(keys, agreement, attempt, self.pins) for keys in messages]
+        members = [read_key_message(keys, agreement, attempt, self.pins) for keys in messages]
         count = len(members)
         expect(message in members, "the list does not have this site's own key")
         names = {keys.name for keys in members}
@@ -251,7 +253,7 @@ class Session:
         return torch.from_numpy(total.view(np.int64))
 
 
-def add_masked(answers: Mapping[str, Sent], names: Sequence[str]) -> Tensor:
+def add_masked(answers: Mapping[str, SentVector], names: Sequence[str]) -> Tensor:
     """Return the sum of the sites' vectors modulo 2^64, at the server, int64 of shape (d,).
 
     ``answers`` are transcript and masked vector by site, ``names`` the sites whose key messages

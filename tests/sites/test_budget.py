@@ -59,7 +59,7 @@ def test_other_tensors_of_the_server_need_an_explicit_yes(budget):
     budget.limits = {"epsilon_limit": 9.0}
     budget.release_once(KEY, lambda: of(1.0), COST)
     other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
-    with pytest.raises(PrivacyError, match=r"a second one: .* which costs epsilon 1 again"):
+    with pytest.raises(PrivacyError, match=r"a second release: .* which costs epsilon 1 again"):
         budget.check(other, COST)
     budget.check(KEY, COST)
     budget.allow_new_h0 = True

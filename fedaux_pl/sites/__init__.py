@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedaux_pl.sites.ledger import Ledger, PrivacySpent
     from fedaux_pl.sites.site import Site
-    from fedaux_pl.sites.site_clients import SiteClients, connect
+    from fedaux_pl.sites.site_clients import SiteClients
+    from fedaux_pl.sites.site_server import connect
     from fedaux_pl.sites.site_settings import Limits, Sites
 
 _FILES = {
@@ -22,7 +23,7 @@ _FILES = {
     "Site": "site",
     "SiteClients": "site_clients",
     "Sites": "site_settings",
-    "connect": "site_clients",
+    "connect": "site_server",
 }
 
 __all__ = ["Ledger", "Limits", "PrivacySpent", "Site", "SiteClients", "Sites", "connect"]

@@ -1,16 +1,22 @@
-"""The codes by which a site says why it does not answer."""
+"""The codes by which a site states why it does not answer."""
 
 CODES = {
     "busy": "it still works on an earlier request",
     "settings": "its configuration differs from the server's",
-    "limits": "the request is beyond the limits that it has set itself",
-    "budget": "the release would cost more privacy than it allows",
-    "message": "the request is damaged, or of other shapes than its models",
+    "limits": "the request is beyond the limits that its owner has set",
+    "budget": "the release would cost more privacy than its owner allows",
+    "message": "the request is damaged, or its tensors have other shapes than the site's models",
     "diverged": "its training gave NaN or infinity",
     "storage": "its disk is full or not writable",
-    "failed": "it failed; its own log says why",
+    "failed": "it failed; its own journal states why",
 }
-"""Why a site does not answer."""
+"""Each code with its meaning, as the server prints it."""
 
-FINAL = ("settings", "limits", "budget")  # asking for anything like it gives the same answer
-REPEATED = (*FINAL, "message", "diverged")  # asking for the same does
+FINAL = ("settings", "limits", "budget")
+"""The codes after which a site would also refuse every other request of the same kind."""
+
+REPEATED = (*FINAL, "message", "diverged")
+"""The codes after which a site would refuse the same request again."""
+
+ABSENT = "absent"
+"""What the server notes instead of a code if a site gave no answer at all."""

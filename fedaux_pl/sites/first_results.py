@@ -1,81 +1,94 @@
-"""What this machine has first sent to sites, which the state folder of the server keeps forever.
+"""What this server has first sent to sites: each later run sends the same again.
 
-Other threads or another device round a result differently. A release in other features is another
-release, which sites refuse or pay for again.
+With other threads or on another device the same computation rounds differently. A release in
+features that differ even by rounding is another release, which a site refuses or pays for again.
+Therefore the state folder of the server keeps these results forever.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedaux_pl.data.cache import CacheKey, tensor_digest
-from fedaux_pl.federation.context import Context, ServerFeatures
-from fedaux_pl.federation.preparation import as_text, describe_model, load_or_compute
+from fedaux_pl.data import FederatedDataModule
+from fedaux_pl.data.cache import CacheKey
 from fedaux_pl.files import state_folder
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
+from fedaux_pl.sites.ledger_keys import first_classifier_key, first_map_key
+
+Tensors = dict[str, Tensor]
 
 
 def first_results_folder() -> Path:
-    """Return the folder of each h_0, map and classifier that was first sent."""
+    """Return the folder of each h_0, feature map and classifier that was first sent."""
     return state_folder() / "h0"
 
 
 @dataclass(frozen=True)
 class FirstResults:
-    """The maps and classifiers that were first sent.
+    """The feature maps and classifiers that were first sent.
 
-    ``model_options`` are the options of each architecture, defaults included.
+    Attributes:
+        data: The data of the server.
+        describe_h0: Returns the text that determines h_0 of an architecture, for keys.
+        load_or_compute: Loads the tensors of a key from `first_results_folder`, or computes them
+            and stores them there.
     """
 
-    context: Context
-    model_options: Mapping[str, Mapping[str, Any]]
+    data: FederatedDataModule
+    describe_h0: Callable[[str, nn.Module], str]
+    load_or_compute: Callable[[CacheKey, Callable[[], Tensors]], Tensors]
 
     def public_map(
-        self, step: Step, features: ServerFeatures, name: str, fitted: PublicMap
+        self,
+        step: Step,
+        architecture: str,
+        h0: nn.Module,
+        fitted: PublicMap,
+        compute_negatives: Callable[[], Tensor],
     ) -> tuple[PublicMap, Tensor | None]:
-        """Return an architecture's first public map, and h_0(x) on D^- if the release uses it.
+        """Return the feature map that was first sent, and h_0(x) on D^- if the release uses it.
 
-        ``fitted`` is the map of this run, which is kept if it is the first one.
+        Args:
+            step: The first step of releases.
+            architecture: The architecture.
+            h0: Its h_0.
+            fitted: The map of this run, which is stored if it is the first one.
+            compute_negatives: Computes h_0(x) on D^- for that case.
         """
-        settings = step.settings()
-        needs_negatives = step.scorer.uses_negatives
 
-        def tensors() -> dict[str, Tensor]:
+        def compute() -> Tensors:
             bound = torch.tensor(fitted.bound, dtype=torch.float64)
-            fitted_tensors = fitted.tensors() | {"bound": bound}
-            if needs_negatives:
-                fitted_tensors["negatives"] = features.negatives(name).cpu()
-            return fitted_tensors
+            tensors = {**fitted.tensors(), "bound": bound}
+            if step.scorer.uses_negatives:
+                tensors["negatives"] = compute_negatives().cpu()
+            return tensors
 
-        data = self.context.data
-        key: CacheKey = {
-            "kind": f"map-{name.replace('/', '_')}",
-            "h0": describe_model(self.model_options[name], features.h0[name], head=False),
-            "map": as_text({name: settings[name] for name in ("feature_map", "norm_bound")}),
-            "data": data.fingerprints["auxiliary"],
-            "rows": tensor_digest(data.auxiliary_rows["negatives"]),
-            "negatives": int(needs_negatives),
-        }
-        kept = self._first(key, tensors)
-        negatives = kept.pop("negatives", None)
-        bound = float(kept.pop("bound"))
-        unit = step.scoring.norm_bound == "unit"
-        return PublicMap(**kept, unit=unit, bound=bound), negatives
+        key = first_map_key(
+            architecture,
+            self.describe_h0(architecture, h0),
+            step,
+            self.data.fingerprints["auxiliary"],
+            self.data.auxiliary_rows["negatives"],
+        )
+        stored = self.load_or_compute(key, compute)
+        negatives = stored.pop("negatives", None)
+        bound = float(stored.pop("bound"))
+        has_unit_rows = step.scoring.norm_bound == "unit"
+        return PublicMap(**stored, unit=has_unit_rows, bound=bound), negatives
 
-    def settle(self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]) -> Step:
-        """Return a step with the tensors that were first sent in it."""
-        # the noise of these heads is in no other release
-        heads = [head.weight for head in first if not {*clients}.isdisjoint(head.clients)]
-        key: CacheKey = {
-            "kind": "sent",
-            "heads": tensor_digest(*heads),
-            "release": as_text(step.settings()),
-        }
-        return step.with_sent(self._first(key, step.scorer.tensors))
+    def with_first_classifier(
+        self, step: Step, clients: Sequence[int], first: Sequence[ReleasedHead]
+    ) -> Step:
+        """Return a later step with the classifier that was first sent to these clients.
 
-    def _first(self, key: CacheKey, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        return load_or_compute(self.context.processes, first_results_folder(), key, compute)
+        ``first`` are the releases of the first step.
+        """
+        heads = [head for head in first if not {*clients}.isdisjoint(head.clients)]
+        key = first_classifier_key(step, heads)
+        classifier: Mapping[str, Tensor] = self.load_or_compute(
+            key, lambda: dict(step.scorer.tensors())
+        )
+        return step.with_sent(classifier)

@@ -25,7 +25,7 @@ class Journal:
         self._counts: Counter[str] = Counter()  # of this hour, by kind
         self._left_out: Counter[str] = Counter()
 
-    def say(self, text: str, kind: str) -> None:
+    def log_line(self, text: str, kind: str) -> None:
         """Print one line, unless this hour has too many of its kind, which no server may choose.
 
         Parts of the text come from the server: escaped, they cannot pretend to be other lines, and

@@ -131,6 +131,11 @@ class Ledger:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether the ledger has entries, which may be damaged."""
+        return any(self.folder.glob("*.pt"))
+
     def entries(self) -> list[Entry]:
         """Read all entries; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))

@@ -30,8 +30,8 @@ _LINES = 100  # about failed handshakes that are printed each
 class HandshakeWatch:
     """Counts connections, and says if some have ended before their certificate was accepted."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    def __init__(self, log_line: Callable[[str], None]) -> None:
+        self.log_line = log_line
         self.expected = 0  # that are no peers'
         self._began = 0
         self._accepted = 0
@@ -71,7 +71,7 @@ class HandshakeWatch:
         if new > 0 and is_printed(count := next(self._lines), _LINES):
             number = "a connection was" if new == 1 else f"{new:,} connections were"
             more = "" if count <= _LINES else f" ({count:,} such lines)"
-            self.say(
+            self.log_line(
                 f"{number} refused: the certificate has expired, is of another federation, or "
                 f"there was none (the lines of gRPC say which){more}"
             )

@@ -52,13 +52,13 @@ class MessageFilter:
         peers: list[str],
         route: tuple[str, str],
         limit: Callable[[str, str], int | None],
-        tell: Callable[[str], None],
+        log_line: Callable[[str], None],
     ) -> None:
         self.name = cell.get_fqcn()
         self.peers = peers
         self.route = route
         self.limit = limit
-        self.tell = tell
+        self.log_line = log_line
         self._printed: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
@@ -71,10 +71,10 @@ class MessageFilter:
         problem = self._problem(message)
         if problem is None:
             return None
-        self.tell_once(f"refused: {problem}")
+        self.log_once(f"refused: {problem}")
         return make_reply(ReturnCode.UNAUTHENTICATED)
 
-    def tell_once(self, text: str) -> None:
+    def log_once(self, text: str) -> None:
         """Print a line once; of more than 1000 lines the 1024th, 2048th and so on.
 
         A flood fills no disk, and hides no later refusal completely.
@@ -84,9 +84,9 @@ class MessageFilter:
         self._lines += 1
         if self._lines <= _LINES:
             self._printed.add(text)
-            self.tell(text)
+            self.log_line(text)
         elif is_printed(self._lines, _LINES):
-            self.tell(f"{text} ({self._lines:,} such lines)")
+            self.log_line(f"{text} ({self._lines:,} such lines)")
 
     def end(self, peer: str) -> None:
         """Free what has come of a peer's streams: its request is over, or its connection."""

@@ -6,9 +6,9 @@ transport, noise and ledger are the callers'. One attempt of three sites in one 
 
     >>> keys = {name: Ed25519PrivateKey.generate() for name in ("site-1", "site-2", "site-3")}
     >>> pins = {name: pin(key) for name, key in keys.items()}
-    >>> agreement = agreement_digest({"seed": 0, "pins": pins})
+    >>> agreement = hashlib.sha256(str(pins).encode()).hexdigest()
     >>> members = {name: Member(name, key, pins) for name, key in keys.items()}
-    >>> messages = [member.keys(agreement, attempt=1) for member in members.values()]
+    >>> messages = [member.create_key(agreement, attempt=1) for member in members.values()]
     >>> answers = {}
     >>> for name, member in members.items():
     ...     session = member.open(agreement, 1, messages)  # refuses a list that is not right
@@ -26,7 +26,6 @@ every site and read all vectors.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -36,10 +35,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.errors import ConfigurationError, check_setting
 from fedaux_pl.files import create_secret, state_folder
-from fedaux_pl.scoring import PublicMap, Step
 from fedaux_pl.sites.names import NAME, is_name
 from fedaux_pl.sites.wire import RefusalError, expect
 
@@ -62,7 +59,7 @@ except ImportError as error:
 TAG = "fedaux secure sum 1"
 MAX_SITES = 1000
 MAX_ATTEMPT = 2**40
-Sent = tuple[str, Tensor]
+SentVector = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 _KEY_BYTES = 32
 _HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
@@ -88,41 +85,6 @@ def pin(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def agreement_digest(agreement: Mapping[str, object]) -> str:
-    """Return the SHA-256 of what all sites have agreed on, which every key is signed for.
-
-    Examples:
-        >>> agreement_digest({"b": 1, "a": 2}) == agreement_digest({"a": 2, "b": 1})
-        True
-    """
-    return hashlib.sha256(json.dumps(dict(agreement), sort_keys=True).encode()).hexdigest()
-
-
-def sum_digest(
-    agreement: Mapping[str, Any],
-    architecture: str,
-    step: Step,
-    h0: Mapping[str, Tensor],
-    public_map: PublicMap,
-) -> str:
-    """Return the digest A of all that determines a secure sum, the same at server and sites.
-
-    Another seed or local training makes no other sum, for which sites would pay again.
-    """
-    sent = step.scorer.tensors()
-    tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
-    return agreement_digest(
-        {
-            **{name: agreement[name] for name in ("format", "model_options", "classes")},
-            "architecture": architecture,
-            "secret": step.scoring.privacy.secret,
-            "release": step.settings(),
-            "received": tensor_digest(*tensors),
-            "bound": public_map.bound,
-        }
-    )
-
-
 @dataclass(frozen=True)
 class KeyMessage:
     """The key of a site in one attempt."""
@@ -137,7 +99,9 @@ class KeyMessage:
         return f"{TAG} {agreement} {attempt} {self.name} {self.key} {self.signer}".encode()
 
 
-def read_keys(message: object, agreement: str, attempt: int, pins: Mapping[str, str]) -> KeyMessage:
+def read_key_message(
+    message: object, agreement: str, attempt: int, pins: Mapping[str, str]
+) -> KeyMessage:
     """Read a key message from anybody.
 
     Raises a RefusalError if it is damaged, not of a pinned site, or not signed for this attempt.
@@ -198,7 +162,7 @@ class Member:
         self._last = 0
         self._pending: tuple[str, int, KeyMessage, X25519PrivateKey] | None = None
 
-    def keys(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
+    def create_key(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
         """Make a fresh key for an attempt and return the key message, for JSON.
 
         ``agreement`` is the digest of what this site has agreed on. The server chooses the number
@@ -228,7 +192,7 @@ class Member:
         expect(signed == agreement, "the key was made for other settings", "settings")
         if not isinstance(messages, list | tuple) or len(messages) > MAX_SITES:
             raise RefusalError("message", f"keys must be a list of at most {MAX_SITES} sites")
-        members = [read_keys(keys, agreement, attempt, self.pins) for keys in messages]
+        members = [read_key_message(keys, agreement, attempt, self.pins) for keys in messages]
         count = len(members)
         expect(message in members, "the list does not have this site's own key")
         names = {keys.name for keys in members}
@@ -289,7 +253,7 @@ class Session:
         return torch.from_numpy(total.view(np.int64))
 
 
-def add_masked(answers: Mapping[str, Sent], names: Sequence[str]) -> Tensor:
+def add_masked(answers: Mapping[str, SentVector], names: Sequence[str]) -> Tensor:
     """Return the sum of the sites' vectors modulo 2^64, at the server, int64 of shape (d,).
 
     ``answers`` are transcript and masked vector by site, ``names`` the sites whose key messages

@@ -1,7 +1,7 @@
 """Secure sums at the server: it collects keys, then masked vectors, and adds up the vectors.
 
-Before it asks for masked vectors it writes the keys of the attempt to its state folder: a server
-that was killed repeats that attempt, for which no site pays twice.
+Before it asks for masked vectors, it writes the keys of the attempt to its state folder. A server
+that was ended in between repeats this attempt, for which no site pays twice.
 """
 
 import json
@@ -11,71 +11,96 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
-from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.files import state_folder, write_json_atomically
 from fedaux_pl.models import backbone_state
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.scoring.plan import check_records
 from fedaux_pl.scoring.secure_sums import SecureSum
-from fedaux_pl.sites import wire
-from fedaux_pl.sites.codes import FINAL
-from fedaux_pl.sites.secure_sum import Sent, add_masked, read_keys, sum_digest
+from fedaux_pl.sites.codes import ABSENT, FINAL
+from fedaux_pl.sites.ledger_keys import sum_digest
+from fedaux_pl.sites.messages import keys, masked
+from fedaux_pl.sites.secure_sum import SentVector, add_masked
+from fedaux_pl.sites.server_log import log_line
 from fedaux_pl.sites.site_requests import SiteRequests
-from fedaux_pl.sites.site_status import tell
 from fedaux_pl.sites.wire import Message, RefusalError
 
 _RETRY = 2.0  # seconds before sites are asked again
-_LATER = ("absent", "busy")  # codes of sites that may answer later
-_REPEATS = 3  # of a question for masked vectors, to sites that may answer later
+_LATER = (ABSENT, "busy")  # codes of sites that may answer later
+_REPEATS = 3  # how often sites that may answer later are asked for their masked vectors
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class KeyedAttempt:
+    """An attempt at a secure sum whose sites have sent their keys."""
+
+    number: int
+    key_messages: Mapping[str, Any]  # by the name of the site
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of its sites."""
+        return sorted(self.key_messages)
 
 
 @dataclass
-class Collector:
-    """Collects the secure sums of a step; ``groups`` are the sites of each architecture."""
+class SumCollector:
+    """Collects the secure sums of a step.
+
+    Attributes:
+        requests: Asks each site once.
+        step: The step.
+        groups: The names of the sites of each architecture, which have computed their vectors.
+        data: The data of the server, which knows |D_i| of these sites.
+    """
 
     requests: SiteRequests
     step: Step
     groups: Mapping[str, Sequence[str]]
     data: FederatedDataModule
-    _number: int = 0  # of the last attempt
+    _last_number: int = 0  # of an attempt
 
     @property
-    def least(self) -> int:
-        """The fewest sites of a sum; the second one is used only if it is over all of the first."""
+    def least_sites(self) -> int:
+        """The fewest sites that a sum may have.
+
+        The second sum is used only if it has all sites of the first one.
+        """
         if self.step.sends:
             return sum(map(len, self.groups.values()))
         return self.step.secure.least_clients
 
-    def heads(self, features: ServerFeatures, maps: Mapping[str, PublicMap]) -> list[ReleasedHead]:
-        """Return the secure sum over the sites of each architecture."""
-        for group in self.groups.values():  # before the sites of any architecture pay
-            self.check(group)
-            check_records(self.step.scorer, self._count_records(group))
-        return [self._head(name, features.h0[name], maps[name]) for name in self.groups]
+    def collect(
+        self, h0: Mapping[str, nn.Module], maps: Mapping[str, PublicMap]
+    ) -> list[ReleasedHead]:
+        """Return the secure sum of each architecture, given h_0 and feature map of each."""
+        for sites in self.groups.values():  # before the sites of any architecture pay
+            self.check_sites(sites)
+            check_records(self.step.scorer, self._count_records(sites))
+        return [self._collect_one(name, h0[name], maps[name]) for name in self.groups]
 
-    def _count_records(self, group: Sequence[str]) -> int:
+    def _count_records(self, sites: Sequence[str]) -> int:
         names = self.requests.sites.names
-        return sum(self.data.site_sizes[names.index(site)] for site in group)
+        return sum(self.data.site_sizes[names.index(site)] for site in sites)
 
-    def _head(self, architecture: str, h0: nn.Module, public_map: PublicMap) -> ReleasedHead:
+    def _collect_one(self, architecture: str, h0: nn.Module, public_map: PublicMap) -> ReleasedHead:
+        """Return the sum over the sites of one architecture."""
         step = self.step
-        requests = self.requests
-        names = requests.sites.names
-        state = backbone_state(h0.state_dict())
-        digest = sum_digest(requests.agreement, architecture, step, state, public_map)
+        names = self.requests.sites.names
+        num_classes = len(self.data.classes)
         row_length = public_map.row_length(h0)
-        classes = len(self.data.classes)
-        length = step.scorer.vector_length(row_length, classes)
-        joined, total = self.collect(digest, self.groups[architecture], length)
-        members = sorted(names.index(site) for site in joined)
-        secure_sum = SecureSum(step, row_length, classes, len(members))
-        head = secure_sum.head(members, total, public_map, requests.sites.rehearsal)
-        norm = step.scorer.largest_norm(self._count_records(joined), 0) * (1 + 1e-3)  # rounding
+        weights = backbone_state(h0.state_dict())
+        digest = sum_digest(self.requests.agreement, architecture, step, weights, public_map)
+        length = step.scorer.vector_length(row_length, num_classes)
+        sites, total = self._sum_vectors(digest, self.groups[architecture], length)
+        members = sorted(names.index(site) for site in sites)
+        secure_sum = SecureSum(step, row_length, num_classes, len(members))
+        head = secure_sum.head(members, total, public_map, self.requests.sites.rehearsal)
+        norm = step.scorer.largest_norm(self._count_records(sites), 0) * (1 + _ROUNDING)
         largest = norm + 40 * head.release.total_sigma
         if not bool((head.weight.abs() <= largest).all()):
             raise PrivacyError(
@@ -84,11 +109,13 @@ class Collector:
             )
         return head
 
-    def collect(self, digest: str, names: Sequence[str], length: int) -> tuple[list[str], Tensor]:
+    def _sum_vectors(
+        self, digest: str, sites: Sequence[str], length: int
+    ) -> tuple[list[str], Tensor]:
         """Return the sites of a secure sum, and the sum of their vectors of this length.
 
-        Raise a ConfigurationError if sites have sent their vectors in vain: the budget pays for one
-        attempt.
+        Raises a ConfigurationError if sites have sent their vectors in vain, because their budgets
+        pay for one attempt.
         """
         start = time.monotonic()
         path = state_folder() / "secure_sums" / f"{digest}.json"
@@ -97,115 +124,137 @@ class Collector:
         while True:
             if attempt is None:
                 is_new = True
-                attempt = self._collect_keys(digest, names)
-                write_json_atomically(path, attempt)
-            joined = sorted(attempt["keys"])
-            answers, refusals = self._collect_masked(digest, attempt, length)
+                attempt = self._collect_keys(digest, sites)
+                content = {"attempt": attempt.number, "keys": attempt.key_messages}
+                write_json_atomically(path, content)
+            vectors, refusals = self._collect_masked(digest, attempt, length)
             try:
-                total = add_masked(answers, joined)
+                total = add_masked(vectors, attempt.sites)
                 break
             except RefusalError as error:
-                reasons = [f"{name}: {first_line(why)}" for name, why in refusals.items()]
+                reasons = [f"{name}: {first_line(refusal)}" for name, refusal in refusals.items()]
                 reason = "; ".join(reasons) or first_line(error)
-            tell(f"a secure sum failed: {reason}")
-            if not is_new and any(error.code in _LATER for error in refusals.values()):
+            log_line(f"a secure sum failed: {reason}")
+            if not is_new and any(refusal.code in _LATER for refusal in refusals.values()):
                 raise ConfigurationError(
                     f"an earlier run began this secure sum with sites that are absent ({reason}): "
                     f"start them, or delete {path}, which costs the others their epsilon again"
                 )
-            if is_new and answers:  # without answers nothing was spent
-                raise ConfigurationError(
-                    f"the secure sum failed, which cost {', '.join(sorted(answers))} their epsilon "
-                    f"({reason}): start the run again once these sites allow to spend it a second "
-                    "time, by a higher --epsilon_limit"
-                )
-            names = [n for n in names if n not in refusals or refusals[n].code not in FINAL]
-            self.check(names, reason)
+            if is_new and vectors:
+                raise ConfigurationError(_describe_failure(vectors, refusals, reason))
+            # the vectors cannot be used, or no site has paid: a new attempt with new keys
+            sites = [n for n in sites if n not in refusals or refusals[n].code not in FINAL]
+            self.check_sites(sites, reason)
             attempt = None
             time.sleep(_RETRY)
         seconds = time.monotonic() - start
-        megabytes = 8 * length * len(answers) / 1e6
-        tell(
-            f"secure sum over {', '.join(joined)}: {length:,} numbers, {megabytes:.2f} MB, "
+        megabytes = 8 * length * len(vectors) / 1e6
+        log_line(
+            f"secure sum over {', '.join(attempt.sites)}: {length:,} numbers, {megabytes:.2f} MB, "
             f"{seconds:.1f} s"
         )
-        return joined, total
+        return attempt.sites, total
 
-    def check(self, names: Sequence[str], reason: str = "the others are absent or refuse") -> None:
-        """Raise a ConfigurationError unless there are enough sites."""
-        if len(names) < self.least:
+    def check_sites(
+        self, sites: Sequence[str], reason: str = "the others are absent or refuse"
+    ) -> None:
+        """Raise a ConfigurationError with this reason if there are too few sites for a sum."""
+        if len(sites) < self.least_sites:
             raise ConfigurationError(
-                f"a secure sum needs {self.least} sites, but has {', '.join(names) or 'none'} "
-                f"({reason}): start the others, agree with them on the same run.yaml, within their "
-                "limits, or set privacy.secure to null"
+                f"a secure sum needs {self.least_sites} sites, but has "
+                f"{', '.join(sites) or 'none'} ({reason}): start the others, agree with them on "
+                "the same run.yaml, within their limits, or set privacy.secure to null"
             )
 
-    def _collect_keys(self, digest: str, names: Sequence[str]) -> dict[str, Any]:
+    def _collect_keys(self, digest: str, sites: Sequence[str]) -> KeyedAttempt:
         """Ask for keys, which cost nothing, until enough sites have sent them."""
         start = time.monotonic()
         while True:
-            # above those of all earlier servers
-            number = max(self._number + 1, int(100 * time.time()))
-            self._number = number
-            question = Message({"sum": digest, "attempt": number, "sites": len(names)})
-            keys = {}
-            reasons = []
-
-            def read(name: str, answer: Message, number: int = number) -> Any:
-                message = answer.fields.get("keys")
-                if read_keys(message, digest, number, self.step.secure.pins).name != name:
-                    raise RefusalError("message", "it is of another site")
-                return message
-
-            for name, answer in self.requests.ask("keys", dict.fromkeys(names, question), read):
-                if isinstance(answer, RefusalError):
-                    reasons.append(f"no key of {name}: {first_line(answer)}")
-                    names = [n for n in names if n != name or answer.code not in FINAL]
-                else:
-                    keys[name] = answer
-            if len(keys) >= self.least:
+            # the time makes it larger than the numbers of all earlier servers
+            number = max(self._last_number + 1, int(100 * time.time()))
+            self._last_number = number
+            key_messages, refusals = self._ask_for_keys(digest, number, sites)
+            reasons = [f"no key of {name}: {first_line(why)}" for name, why in refusals.items()]
+            if len(key_messages) >= self.least_sites:
                 for reason in reasons:
-                    tell(reason)
-                return {"attempt": number, "keys": keys}
+                    log_line(reason)
+                return KeyedAttempt(number, key_messages)
+            sites = [n for n in sites if n not in refusals or refusals[n].code not in FINAL]
             is_late = time.monotonic() - start > self.requests.sites.wait
-            self.check(list(keys) if is_late else names, "; ".join(reasons))
+            self.check_sites(list(key_messages) if is_late else sites, "; ".join(reasons))
             time.sleep(_RETRY)
 
+    def _ask_for_keys(
+        self, digest: str, number: int, sites: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, RefusalError]]:
+        """Return the key messages and the refusals by site."""
+        request = keys.write_request(digest, number, len(sites))
+        pins = self.step.secure.pins
+
+        def read(name: str, answer: Message) -> Any:
+            return keys.read_answer(answer, name, digest, number, pins)
+
+        key_messages = {}
+        refusals = {}
+        for name, answer in self.requests.ask("keys", dict.fromkeys(sites, request), read):
+            if isinstance(answer, RefusalError):
+                refusals[name] = answer
+            else:
+                key_messages[name] = answer
+        return key_messages, refusals
+
     def _collect_masked(
-        self, digest: str, attempt: Mapping[str, Any], length: int
-    ) -> tuple[dict[str, Sent], dict[str, RefusalError]]:
+        self, digest: str, attempt: KeyedAttempt, length: int
+    ) -> tuple[dict[str, SentVector], dict[str, RefusalError]]:
         """Return the masked vectors and the refusals by site; ask again sites that answer later."""
-        like = {"masked": torch.empty(length, dtype=torch.int64)}
-        fields = {"sum": digest, "attempt": attempt["attempt"]}
-        question = Message(fields | {"messages": list(attempt["keys"].values())}, like=like)
-        answers: dict[str, Sent] = {}
+        key_messages = list(attempt.key_messages.values())
+        request = masked.write_request(digest, attempt.number, key_messages, length)
+        vectors: dict[str, SentVector] = {}
         refusals: dict[str, RefusalError] = {}
 
-        def read(_: str, answer: Message) -> Sent:
-            vector = wire.read_tensors(answer.body, like)["masked"]
-            return str(answer.fields.get("transcript")), vector
+        def read(_: str, answer: Message) -> SentVector:
+            return masked.read_answer(answer, request)
 
         for _ in range(_REPEATS):
-            missing = {name: question for name in attempt["keys"] if name not in answers}
+            missing = {name: request for name in attempt.key_messages if name not in vectors}
             for name, answer in self.requests.ask("masked", missing, read):
                 refusals.pop(name, None)
                 if isinstance(answer, RefusalError):
                     refusals[name] = answer
                 else:
-                    answers[name] = answer
-            if all(error.code not in _LATER for error in refusals.values()):
+                    vectors[name] = answer
+            if all(refusal.code not in _LATER for refusal in refusals.values()):
                 break
             time.sleep(_RETRY)
-        return answers, refusals
+        return vectors, refusals
 
 
-def _read_attempt(path: Path) -> dict[str, Any] | None:
-    """Return the number and the keys of an attempt that an earlier run began; None for none."""
+def _describe_failure(
+    vectors: Mapping[str, SentVector], refusals: Mapping[str, RefusalError], reason: str
+) -> str:
+    """Return why a sum has failed for which some sites have paid, and what to do."""
+    advice = (
+        "start the run again once these sites allow to spend it a second time, by a higher "
+        "--epsilon_limit"
+    )
+    if refusals and all(refusal.code in _LATER for refusal in refusals.values()):
+        absent = ", ".join(refusals)
+        advice = (
+            f"start the run again when {absent} can answer, which completes this sum at no "
+            "further cost; only if a site was restarted before it sent its vector, a new sum "
+            "costs epsilon a second time, which the sites must allow by a higher --epsilon_limit"
+        )
+    paid = ", ".join(sorted(vectors))
+    return f"the secure sum failed, which cost {paid} their epsilon ({reason}): {advice}"
+
+
+def _read_attempt(path: Path) -> KeyedAttempt | None:
+    """Return the attempt that an earlier run began; None for none."""
     if not path.is_file():
         return None
     try:
-        attempt = json.loads(path.read_text())
-        return {"attempt": int(attempt["attempt"]), "keys": dict(attempt["keys"])}
+        content = json.loads(path.read_text())
+        return KeyedAttempt(int(content["attempt"]), dict(content["keys"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} is damaged ({type(error).__name__}): restore it, or delete it, which costs "

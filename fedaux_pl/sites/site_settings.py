@@ -1,41 +1,34 @@
-"""The settings of server and sites: those of each alone, and those that they must share."""
+"""The settings of the server alone and the limits of a site alone."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedaux_pl.errors import ConfigurationError, check_setting
-from fedaux_pl.federation import Federation
+from fedaux_pl.errors import check_setting
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites.budget import ALONE
 from fedaux_pl.sites.names import check_names
-from fedaux_pl.sites.same_version import minor_version
-
-FORMAT = 1  # in the digests of all secure sums: do not change it
-ASKED = ("epochs", "batch_size")  # what a request may ask for, within the limits of a site
-_SHARED = ("algorithm", "clients", "trained", "model_options", "seed")
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites of a federation, at the server.
+    """The sites of a federation, as the server has to know them.
 
     Args:
-        names: The sites in the order of the clients, as in their certificates.
+        names: The names of the sites in the order of the clients, as in their certificates.
         certificates: The server's folder, as NVFlare's provisioning has written it.
-        port: The port on which the server listens; the only one, and sites open none.
+        port: The port on which the server listens. It is the only one: sites open none.
         host: The server's host name, as in its certificate.
         timeout: The seconds in which a site must answer a request.
         wait: The seconds for which the start of a run waits for sites that are not connected.
-        min_answers: The number of answers that a round needs; with fewer, sites are asked again.
-        rehearsal: Whether the noise of the method is used as configured. Otherwise it is secret.
-        max_bytes: The largest message that is accepted.
-        evaluate: Whether sites are asked to evaluate the models on test data of their own whenever
-            a round is measured. Those that have not allowed it (``--evaluate``) are left out.
-        final_model: Whether the models of the last round are sent to all sites that are connected
-            at the end: a site with ``--output`` writes its own.
+        min_answers: The number of answers that a round needs. With fewer answers, the server asks
+            the sites again.
+        rehearsal: Whether to use the noise as the method configures it. By default all noise is
+            secret.
+        max_bytes: The size of the largest message that is accepted.
+        evaluate: Whether to ask the sites to evaluate the models on test data of their own,
+            whenever a round is measured. Sites that do not allow it (``--evaluate``) are left out.
+        final_model: Whether to send the models of the last round to all sites that are connected at
+            the end. A site with ``--output`` writes its own.
     """
 
     names: list[str]
@@ -61,28 +54,30 @@ class Sites:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site agrees to, whatever the server asks.
+    """What the owner of a site allows, whatever the server asks.
 
     Args:
         epsilon_limit: The largest epsilon that all releases about a record may cost together, at
             the delta of the method; null for the epsilon of the method, which allows each release
-            of the method once.
-        epsilon_limit_alone: The same for what the noise of this site alone guarantees in secure
-            sums, whatever the other sites do; a run with secure sums needs it.
+            of the method once. If the ledger has model updates of version 1.0, their epsilons and
+            deltas are added to those of the releases, so the limit then holds at a larger delta,
+            which the site prints at its start.
+        epsilon_limit_alone: The same limit for the guarantee that the noise of this site alone
+            gives in secure sums, whatever the other sites do. A run with secure sums needs it.
         allow_new_h0: Whether to release again, under the same settings and about the same data, if
             the server sends another h_0, feature map, negatives or classifier than before. Each
             time costs the epsilon of the release once more, up to ``epsilon_limit``.
         accept_new_pixels: Whether to continue if the ledger has releases about transparent pictures
-            as version 1 read them, although their releases count as those of new records now.
+            as version 1 read them, although these pictures count as new records now.
         max_epochs: The largest number of local epochs in a round.
         min_batch_size: The smallest batch size of the local training.
-        max_batch_size: The largest one.
-        rehearsal: Whether the noise is that of the configuration: from a seed it protects nothing.
-            Otherwise it is secret, and a server that wants another one is refused.
-        evaluate: Whether to tell the server the metrics of its models on the test data of this
+        max_batch_size: The largest batch size of the local training.
+        rehearsal: Whether to use the noise as the method configures it: noise from a seed protects
+            nothing. By default the noise is secret, and a server with other noise is refused.
+        evaluate: Whether to send the server the metrics of its models on the test data of this
             site, as often as it asks. Without ``evaluate_epsilon`` no guarantee covers them.
-        evaluate_epsilon: Tell the accuracy alone, with noise, at this epsilon for every evaluation
-            and the delta of the method; all of them count towards ``epsilon_limit``.
+        evaluate_epsilon: Send only the accuracy, with noise, at this epsilon for every evaluation
+            and at the delta of the method. All evaluations count towards ``epsilon_limit``.
         vote: Whether to vote on the server's models (``distillation.blend: vote``) by validation
             data of this site, in every round. Votes have no noise, and no guarantee covers them.
     """
@@ -117,62 +112,8 @@ class Limits:
             raise ValueError(f"evaluate_epsilon: {error}") from error
 
     def epsilons(self, privacy: Privacy) -> dict[str, float]:
-        """Return the limits of a ``Budget``; by default the epsilon of the method's privacy."""
+        """Return the limits of a ``Budget``: by default the epsilon of the method."""
         limits = {"epsilon_limit": self.epsilon_limit or privacy.epsilon or 0.0}
-        if self.epsilon_limit_alone is not None:  # of local noise, too: it adds up
+        if self.epsilon_limit_alone is not None:  # releases with local noise count, too
             limits[ALONE] = self.epsilon_limit_alone
         return limits
-
-
-def adapt(federation: Federation, rehearsal: bool) -> None:
-    """Check that a federation can run over sites; unless in a rehearsal, make its noise secret."""
-    algorithm = federation.algorithm
-    keeps_tensors = algorithm.overrides("client_payload") or algorithm.overrides("own_entries")
-    if keeps_tensors or algorithm.keeps_optimizer or federation.local.fine_tuning:
-        raise ConfigurationError(
-            "a site keeps nothing between rounds but its ledger: use no local.fine_tuning, and no "
-            "method whose clients keep tensors (Scaffold, FedBN, Centralized)"
-        )
-    federation.algorithm.plan(None)  # raises if it needs the sizes of sites
-    if not rehearsal:
-        federation.algorithm.use_secret_noise()
-
-
-def agreement(federation: Federation) -> dict[str, Any]:
-    """Return the settings that determine what a site computes, as JSON gives them.
-
-    Server and sites compare them with every request: no message changes them or names a class.
-    """
-    settings = federation.settings()
-    data = federation.data
-    shared = {name: settings[name] for name in (*_SHARED, "rounds") if name in settings} | {
-        "format": FORMAT,
-        "version": minor_version(),
-        "local": {k: v for k, v in settings["local"].items() if k not in ASKED},
-        "classes": list(data.classes),
-        "input_shape": list(data.input_shape),
-    }
-    if federation.batchnorm_statistics == "own":  # what a site tells depends on training records
-        shared["batchnorm_statistics"] = "own"
-    plain: dict[str, Any] = json.loads(json.dumps(shared, default=str))
-    return plain
-
-
-def differences(expected: Mapping[str, Any], other: object) -> list[str]:
-    """Return the settings in which two agreements differ, with both values.
-
-    Examples:
-        >>> differences({"seed": 0, "trained": "full"}, {"seed": 1, "trained": "full"})
-        ['seed is 0 here, 1 at the server']
-    """
-    if not isinstance(other, Mapping):
-        return ["the server has sent no settings"]
-    lines = []
-    for name in [*expected, *sorted(other.keys() - expected.keys())]:  # invented ones last
-        here = expected.get(name)
-        there = other.get(name)
-        if isinstance(here, Mapping) and isinstance(there, Mapping):
-            lines += [f"{name}.{text}" for text in differences(here, there)]
-        elif here != there:
-            lines.append(f"{name[:80]} is {here!r} here, {str(there)[:200]!s} at the server")
-    return lines

@@ -10,11 +10,10 @@ from typing import Any
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import write_json_atomically
-from fedaux_pl.names import terminal_safe
 from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.names import is_name
 
-ANSWERED = {"evaluate": "evaluated", "vote": "voted"}
+OPTIONAL_ENTRIES = {"evaluate": "evaluated", "vote": "voted"}
 """The entries of requests that the owner of a site need not allow."""
 _FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading the content of a foreign file can raise."""
@@ -52,14 +51,6 @@ class SiteStatus:
     def _write(self) -> None:
         content = {"pid": os.getpid(), "updated": time.time(), "sites": self._sites}
         write_json_atomically(self.path, content)
-
-
-def tell(text: str) -> None:
-    """Print a line about sites above the progress bars of the server."""
-    # it imports Lightning, which nobody needs who only reads the status
-    from fedaux_pl.callbacks.progress import print_above_bars
-
-    print_above_bars(f"sites: {terminal_safe(text)}", flush=True)
 
 
 def describe_status(root: Path) -> str:

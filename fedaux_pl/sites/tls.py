@@ -78,12 +78,12 @@ class Silence:
 
     Args:
         explain: Returns the reason, or None if it knows none.
-        say: Prints a line; not the same one twice about one silence.
+        log_line: Prints a line; not the same one twice about one silence.
     """
 
-    def __init__(self, explain: Callable[[], str | None], say: Callable[[str], None]) -> None:
+    def __init__(self, explain: Callable[[], str | None], log_line: Callable[[str], None]) -> None:
         self.explain = explain
-        self.say = say
+        self.log_line = log_line
         self._is_over = threading.Event()
 
     def begin(self) -> None:
@@ -103,5 +103,5 @@ class Silence:
             reason = self.explain()
             if reason not in (None, told) and not is_over.is_set():
                 told = reason
-                self.say(reason)
+                self.log_line(reason)
             pause = min(2 * pause, _LAST_LOOK)

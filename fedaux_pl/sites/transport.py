@@ -24,8 +24,9 @@ from typing import Any, Self
 from fedaux_pl.errors import ConfigurationError, first_line
 from fedaux_pl.sites.journal import Journal, is_printed
 from fedaux_pl.sites.kit import check_secrecy, find_credentials
+from fedaux_pl.sites.server_log import log_line
 from fedaux_pl.sites.site_settings import Sites
-from fedaux_pl.sites.site_status import SiteStatus, tell
+from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.tls import Silence, explain_silence, has_own_certificate
 from fedaux_pl.sites.wire import Message, RefusalError, largest_body, read_message
 
@@ -137,7 +138,7 @@ class ServerTransport:
         self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
         self._notices = threading.Semaphore(_NOTICES)
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
-        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, tell)
+        self.filter = MessageFilter(self.cell, sites.names, route, self._limit, log_line)
         self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
         self.cell.core_cell.set_cell_disconnected_cb(partial(self._note, False))
 
@@ -167,7 +168,7 @@ class ServerTransport:
         self.cell.start()
         [connector] = self.cell.core_cell.communicator.conn_manager.connectors.values()
         driver: ExclusiveDriver = connector.driver
-        driver.watch.say = tell
+        driver.watch.log_line = log_line
         addresses = driver.bound.result(_START)
         end = time.monotonic() + _START
         for address in addresses:
@@ -180,7 +181,7 @@ class ServerTransport:
                     raise OSError(f"nothing answers by TLS on {address}")
                 time.sleep(_PAUSE)
         self.status.write()  # the file of another server that listens already stays as it is
-        tell(f"listening on {self.sites.host}:{self.sites.port} ({', '.join(addresses)})")
+        log_line(f"listening on {self.sites.host}:{self.sites.port} ({', '.join(addresses)})")
 
     def connected(self) -> list[str]:
         """Return the names of the sites that are connected."""
@@ -207,7 +208,7 @@ class ServerTransport:
 
     def _ask_one(self, name: str, request: Message, timeout: float) -> Message | None:
         stop = self._asked[name] = Signal()
-        self._largest[name] = min(largest_body(request.like), self.sites.max_bytes)
+        self._largest[name] = min(largest_body(request.answer_template), self.sites.max_bytes)
         watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
         watch.daemon = True
         watch.start()
@@ -216,7 +217,7 @@ class ServerTransport:
                 channel=_CHANNEL,
                 topic=_TOPIC,
                 target=name,
-                request=new_cell_message({_FIELDS: request.sealed}, request.body),
+                request=new_cell_message({_FIELDS: request.fields_json}, request.body),
                 timeout=timeout,
                 abort_signal=stop,
             )
@@ -226,7 +227,7 @@ class ServerTransport:
         except RefusalError:
             return Message({"request": None})  # refused as the answer to another request
         except Exception as error:  # whatever the transport raises, this site has not answered
-            tell(f"{name}: {type(error).__name__} in the transport")
+            log_line(f"{name}: {type(error).__name__} in the transport")
             return None
         finally:
             watch.cancel()
@@ -244,7 +245,7 @@ class ServerTransport:
             if is_connected:
                 self._dismiss(name)
             return
-        tell(f"{name} {'connected' if is_connected else 'disconnected'}")
+        log_line(f"{name} {'connected' if is_connected else 'disconnected'}")
         self.status.change(name, connected=is_connected, since=time.time())
         stop = self._asked.get(name)
         if stop is not None and not is_connected:
@@ -252,7 +253,7 @@ class ServerTransport:
 
     def _dismiss(self, name: str) -> None:
         """Say at both ends that a site with a valid certificate is no member of this run."""
-        self.filter.tell_once(
+        self.filter.log_once(
             f"{name[:80]!r} has a valid certificate, but is not in sites.names: it takes no part"
         )
         if self._notices.acquire(blocking=False):
@@ -265,11 +266,11 @@ class ServerTransport:
                 channel=_CHANNEL,
                 topic=_TOPIC,
                 target=name,
-                request=new_cell_message({_FIELDS: Message({"kind": _STRANGER}).sealed}, b""),
+                request=new_cell_message({_FIELDS: Message({"kind": _STRANGER}).fields_json}, b""),
                 timeout=_NOTICE,
             )
         except Exception as error:  # whatever the transport raises
-            self.filter.tell_once(f"{name[:80]!r} could not be told ({type(error).__name__})")
+            self.filter.log_once(f"{name[:80]!r} could not be told ({type(error).__name__})")
         finally:
             self._notices.release()
 
@@ -291,21 +292,21 @@ def serve(
     work: queue.Queue[tuple[Message, Future[Any]]] = queue.Queue()
     free = threading.Semaphore()  # one request at a time
     journal = Journal()
-    say = partial(journal.say, kind="connection")
+    log_connection = partial(journal.log_line, kind="connection")
 
     def reply(message: Message) -> Any:
         return new_cell_message(
-            {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: message.sealed}, message.body
+            {Header.RETURN_CODE: ReturnCode.OK, _FIELDS: message.fields_json}, message.body
         )
 
     def receive(request: Any) -> Any:
         try:
             message = read_message(request.get_header(_FIELDS), bytes(request.payload or b""))
         except RefusalError as error:
-            messages.tell_once(f"NOT answered: {error}")
+            messages.log_once(f"NOT answered: {error}")
             return reply(Message({"code": error.code}))
         if message.fields.get("kind") == _STRANGER:
-            say(
+            log_connection(
                 f"{name} is not in sites.names of the server {server}: it is asked nothing until "
                 "a run with its name begins"
             )
@@ -321,31 +322,31 @@ def serve(
         host, _, port = server.rpartition(":")
         return explain_silence(host, int(port), find_credentials(kit, "client"))
 
-    silence = Silence(explain, say)
+    silence = Silence(explain, log_connection)
 
     def join(*_: Any, **__: Any) -> None:
         silence.end()
-        say(f"connected to {server}")
+        log_connection(f"connected to {server}")
 
     def leave(*_: Any, **__: Any) -> None:
         silence.begin()
-        say("the connection has ended")
+        log_connection("the connection has ended")
         messages.end(SERVER)
 
     limit = min(max_bytes, largest)
-    refuse = partial(journal.say, kind="refused")
-    messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, refuse)
+    log_refusal = partial(journal.log_line, kind="refused")
+    messages = MessageFilter(cell, [SERVER], (_CHANNEL, _TOPIC), lambda *_: limit, log_refusal)
     cell.core_cell.set_cell_connected_cb(join)
     cell.core_cell.set_cell_disconnected_cb(leave)
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=receive)
 
     def end(number: int, _: object) -> None:
-        journal.say(f"ended by {signal.Signals(number).name}", "end")
+        journal.log_line(f"ended by {signal.Signals(number).name}", "end")
         os._exit(0)  # the transport's threads would not end, and nothing is left to be written
 
     for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
         signal.signal(number, end)
-    say(f"{name} waits for the server {server}")
+    log_connection(f"{name} waits for the server {server}")
     silence.begin()
     try:
         cell.start()
@@ -358,5 +359,5 @@ def serve(
     except BaseException:  # its threads would keep the process connected, and mute
         silence.end()
         traceback.print_exc()
-        journal.say("ended by an error", "end")
+        journal.log_line("ended by an error", "end")
         os._exit(1)

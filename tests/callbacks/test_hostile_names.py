@@ -20,7 +20,8 @@ from fedaux_pl.cli.export import model_card
 from fedaux_pl.data import Examples, input_checks
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.sites.site_status import describe_status, tell
+from fedaux_pl.sites.server_log import log_line
+from fedaux_pl.sites.site_status import describe_status
 from tests.federations import FewDigits, create, fit, split
 
 FORGED = "- private: everything that north sends"
@@ -137,7 +138,7 @@ def test_errors_and_notes(capsys, monkeypatch):
     monkeypatch.setattr("fedaux_pl.cli.entry.run_verb", fail)
     assert main(["fit"]) == 1
     input_checks.note.__wrapped__(f"of {CLIENTS[0]}")
-    tell(f"{CLIENTS[1]} connected")
+    log_line(f"{CLIENTS[1]} connected")
     printed, message = capsys.readouterr()
     for line in [*printed.splitlines(), *message.splitlines()]:
         assert line.isprintable()

@@ -7,7 +7,8 @@ import pytorch_lightning as pl
 from fedaux_pl.callbacks import FederationReport
 from fedaux_pl.data import FederatedDataModule, Source
 from fedaux_pl.sites import Limits, Site, Sites
-from fedaux_pl.sites.site_clients import SiteServer, attach
+from fedaux_pl.sites.handlers.evaluate_with_noise import EvaluateWithNoise
+from fedaux_pl.sites.site_server import SiteServer, attach
 from fedaux_pl.sites.site_status import SiteStatus
 from fedaux_pl.sites.wire import read_message
 
@@ -90,12 +91,15 @@ def start_site(federation_of, data, root, limits, rounds=1):
 
 
 def limit(site, **limits):
-    """Give a site other limits."""
-    site.limits = replace(Limits(), **limits)
-    if hasattr(site, "evaluation"):
-        site.evaluation.answers.budget.limits = site.limits.epsilons(site.privacy)
-    site.budget.limits = site.limits.epsilons(site.privacy)
-    site.budget.allow_new_h0 = site.limits.allow_new_h0
+    """Give the budgets of a site other limits."""
+    changed = replace(Limits(), **limits)
+    budgets = [site.budget]
+    evaluate = site.handlers["evaluate"]
+    if isinstance(evaluate, EvaluateWithNoise):
+        budgets.append(evaluate.budget)
+    for budget in budgets:
+        budget.limits = changed.epsilons(site.privacy)
+    site.budget.allow_new_h0 = changed.allow_new_h0
 
 
 class Loopback:
@@ -117,7 +121,7 @@ class Loopback:
 
     def ask(self, requests, timeout):
         for name, message in requests.items():
-            arrived = read_message(message.sealed, message.body)
+            arrived = read_message(message.fields_json, message.body)
             answer = self.sites[name].answer
             if name in self.faults and message.fields["kind"] != "hello":
                 message = self.faults[name](answer, arrived)
@@ -125,7 +129,7 @@ class Loopback:
                 message = answer(arrived)
             if message is not None:
                 self.sent.append(message)
-                message = read_message(message.sealed, message.body)
+                message = read_message(message.fields_json, message.body)
             yield name, message
 
 

@@ -9,8 +9,9 @@ import torch
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.scoring.release import Release
-from fedaux_pl.sites.budget import ALONE, Attempt, Budget, ReleaseKey
+from fedaux_pl.sites.budget import ALONE, Budget
 from fedaux_pl.sites.ledger import Entry, Ledger
+from fedaux_pl.sites.ledger_keys import ReleaseKey
 
 DIGESTS = {0: np.array([1, 2, 3], dtype=np.uint64)}
 COST = Privacy(epsilon=1.0).cost(1.0)
@@ -24,24 +25,6 @@ def of(value):
 @pytest.fixture
 def budget(tmp_path):
     return Budget(Ledger("key", tmp_path), DIGESTS, 1e-5, {"epsilon_limit": 1.0})
-
-
-def test_the_text_of_a_key_names_the_attempt():
-    attempt = Attempt("sum", 7, "transcript", "a, b")
-    key = ReleaseKey(KEY.start, KEY.received, KEY.end, attempt)
-    text = "models digest 1.0 sum sum 7 transcript a, b settings data"
-    assert str(key) == text
-    assert str(KEY) == "models digest 1.0 settings data"
-    assert KEY.attempt_of(text) == key.attempt_of(text) == attempt
-    assert KEY.attempt_of(str(KEY)) is None
-    for one in (KEY, key):
-        assert one.is_of(text)
-        assert one.is_of(str(KEY))
-    other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
-    assert other.is_like(text)
-    assert not other.is_of(text)
-    assert other.attempt_of(text) is None
-    assert not ReleaseKey(KEY.start, KEY.received, " other").is_of(text)
 
 
 def test_a_release_is_computed_once(budget):
@@ -76,7 +59,7 @@ def test_other_tensors_of_the_server_need_an_explicit_yes(budget):
     budget.limits = {"epsilon_limit": 9.0}
     budget.release_once(KEY, lambda: of(1.0), COST)
     other = ReleaseKey(KEY.start, "other 1.0", KEY.end)
-    with pytest.raises(PrivacyError, match=r"a second one: .* which costs epsilon 1 again"):
+    with pytest.raises(PrivacyError, match=r"a second release: .* which costs epsilon 1 again"):
         budget.check(other, COST)
     budget.check(KEY, COST)
     budget.allow_new_h0 = True

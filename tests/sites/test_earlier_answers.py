@@ -32,7 +32,7 @@ def answer(root):
     limits = Limits(evaluate=True, evaluate_epsilon=0.5, epsilon_limit=1.0)
     site = start_site(create_federation, data, root, limits)
     body = wire.write_tensors(wire.join_states(site.federation.students.states()))
-    return site.evaluation.answer(Message({"round": 1, "client": 0}, body))
+    return site.handlers["evaluate"].answer(0, Message({"round": 1}, body))
 
 
 def test_a_noisy_answer_of_an_earlier_version_is_given_again(tmp_path, monkeypatch):

@@ -82,8 +82,8 @@ def runs(root):
 def state(tmp_path, monkeypatch):
     """The state folder of 0.9.0."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for room in ("site_clients", "server_sums"):
-        monkeypatch.setattr(f"fedaux_pl.sites.{room}._RETRY", 0.0)
+    for file in ("answer_collector", "server_sums"):
+        monkeypatch.setattr(f"fedaux_pl.sites.{file}._RETRY", 0.0)
     with tarfile.open(STATE) as archive:
         archive.extractall(tmp_path / "state", filter="data")
     return tmp_path / "state" / "fedaux_pl"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaux_pl.algorithms import FedAUX
+from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.federation import LocalTraining, Pretraining
 from fedaux_pl.scoring import Privacy, StatisticsScoring
@@ -22,12 +22,14 @@ TOTAL = 3.8095578270469423
 ABOUT = "including 1 model update of version 1.0, whose guarantee fails if the network has dropout"
 
 
-def run(root):
-    """Two sites with two releases each, and a round."""
-    method = FedAUX(
-        scoring=StatisticsScoring(4, whitening=0.5, releases=2),
-        privacy=Privacy(1.0),
-    )
+METHOD = FedAUX(
+    scoring=StatisticsScoring(4, whitening=0.5, releases=2),
+    privacy=Privacy(1.0),
+)
+
+
+def run(root, method=METHOD, rehearsal=False):
+    """Two sites and one round; with the default method each site makes two releases."""
 
     def create_federation():
         return create(
@@ -39,7 +41,12 @@ def run(root):
         )
 
     federation, data, hub = loopback.prepare(
-        root, create_federation, split(2), Limits(), rounds=1, rehearsal=False
+        root,
+        create_federation,
+        split(2),
+        Limits(rehearsal=rehearsal),
+        rounds=1,
+        rehearsal=rehearsal,
     )
     loopback.fit(root, federation, data, rounds=1)
     return hub
@@ -76,3 +83,22 @@ def test_a_site_uses_the_releases_again_and_says_what_is_included(state, capsys)
     assert (len(notes), len(sent)) == (2, 4)
     assert all("has at most 3 releases about a record" in line for line in notes)
     assert all("epsilon 4.833 in at most 3 about a record" in line for line in sent)
+
+
+def notes_in(printed):
+    return [line for line in printed.splitlines() if "note: the ledger" in line]
+
+
+def test_a_site_of_a_method_without_releases_says_what_its_records_have_cost(state, capsys):
+    run(state, FedAvg())
+    notes = notes_in(capsys.readouterr().out)
+    assert len(notes) == 2
+    assert all("has at most 3 releases about a record" in line for line in notes)
+    assert all(ABOUT in line and "holds at delta 2e-05" in line for line in notes)
+
+
+def test_a_rehearsal_and_a_site_with_an_empty_ledger_say_nothing(state, capsys, monkeypatch):
+    run(state, FedAvg(), rehearsal=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(state / "new"))
+    run(state / "new", FedAvg())
+    assert notes_in(capsys.readouterr().out) == []

@@ -218,7 +218,7 @@ def test_a_server_with_another_key_does_not_start(transport, kits, tmp_path):
 def said(monkeypatch):
     """What the server says, whose patience with handshakes is short."""
     lines = []
-    monkeypatch.setattr("fedaux_pl.sites.transport.tell", lines.append)
+    monkeypatch.setattr("fedaux_pl.sites.transport.log_line", lines.append)
     monkeypatch.setattr(listener, "_PATIENCE", 0.2)
     return lines
 

@@ -76,7 +76,7 @@ def test_three_site_processes_end_bit_for_bit_as_local_clients(tmp_path, capsys)
     assert [last[f"client_accuracy/site-{i}"] for i in range(3)] == pytest.approx(own)
     assert last["worst_client/accuracy"] == pytest.approx(min(own))
     assert f"accuracy by client: mean {sum(own) / 3:.1%}" in federated.log("server")
-    assert "no epsilon covers it" in federated.log("site-2")
+    assert "no epsilon covers them" in federated.log("site-2")
     assert main(["sites", "status", f"--root={tmp_path / 'logs'}"]) == 0
     assert capsys.readouterr().out.count("samples, NOT covered by epsilon") == 3
 

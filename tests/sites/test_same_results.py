@@ -20,7 +20,6 @@ from fedaux_pl.data import Examples, FederatedDataModule
 from fedaux_pl.federation import Distillation, Federation, LocalTraining, Pretraining
 from fedaux_pl.scoring import MeanScoring, PaperScoring, Privacy, SecureSums, StatisticsScoring
 from fedaux_pl.sites.same_version import minor_version
-from fedaux_pl.sites.site_settings import agreement
 from fedaux_pl.sites.wire import Message
 from tests import texts
 from tests.federations import assert_same, create, measured, split, weights
@@ -114,9 +113,9 @@ def test_augmentation_and_schedule(tmp_path):
 def test_private_messages_are_all_that_a_site_sends(method, count, tmp_path):
     federation, hub = assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3))
     assert len(hub.sent) == len(federation.all_heads) == count
-    request = Message({"kind": "train", "request": "x", "client": 0, "round": 1})
-    request = replace(request, fields={**request.fields, "agreement": agreement(federation)})
-    fields = hub.sites["site-0"].answer(request).fields
+    site = hub.sites["site-0"]
+    request = {"kind": "train", "request": "x", "client": 0, "round": 1}
+    fields = site.answer(Message({**request, "agreement": site.agreement})).fields
     assert fields == {"request": "x", "code": "settings", "version": minor_version()}
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.sites.agreement import differences
 from fedaux_pl.sites.same_version import describe_difference, minor_version
-from fedaux_pl.sites.site_settings import differences
 from fedaux_pl.sites.wire import Message
 from tests.federations import create, split
 from tests.sites.loopback import fit, prepare
@@ -37,7 +37,8 @@ def test_the_older_side_is_to_be_updated():
 
 def test_a_server_of_1_0_is_refused_before_anything_is_computed(tmp_path, capsys, monkeypatch):
     federation, data, hub = prepare(tmp_path, fedavg, split(3, auxiliary=None))
-    monkeypatch.setattr(type(hub.sites["site-0"]), "_train", lambda *_: pytest.fail("trained"))
+    pool = type(hub.sites["site-0"].federation.pool)
+    monkeypatch.setattr(pool, "train", lambda *_: pytest.fail("trained"))
     for name in hub.sites:
         hub.faults[name] = lambda answer, request: answer(without_version(request))
     with pytest.raises(ConfigurationError, match="the same version of fedaux-pl and the same run"):

@@ -27,14 +27,14 @@ from fedaux_pl.cli.entry import main
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.files import state_folder
 from fedaux_pl.sites import secure_sum
+from fedaux_pl.sites.ledger_keys import agreement_digest
 from fedaux_pl.sites.secure_sum import (
     TAG,
     KeyMessage,
     Member,
     add_masked,
-    agreement_digest,
     pin,
-    read_keys,
+    read_key_message,
     signing_key,
 )
 from fedaux_pl.sites.wire import RefusalError, read_tensors, write_tensors
@@ -54,7 +54,7 @@ def create_members(names=NAMES, colluders=1):
 
 
 def ask_keys(members, attempt=1):
-    return {name: member.keys(AGREED, attempt) for name, member in members.items()}
+    return {name: member.create_key(AGREED, attempt) for name, member in members.items()}
 
 
 def signed(signer, name, key, attempt=1):
@@ -98,11 +98,11 @@ def test_the_sum_is_exact(n, monkeypatch):
 
     def read_once(message, *others):
         if message["signature"] not in checked:
-            checked[message["signature"]] = read_keys(message, *others)
+            checked[message["signature"]] = read_key_message(message, *others)
         return checked[message["signature"]]
 
     if n == 100:
-        monkeypatch.setattr(secure_sum, "read_keys", read_once)
+        monkeypatch.setattr(secure_sum, "read_key_message", read_once)
     members, vectors = create_members([f"site-{i}" for i in range(n)]), draw(n, 50, 2**55)
     messages = ask_keys(members)
     generator = np.random.default_rng(n)  # the order of the list is the server's
@@ -117,7 +117,7 @@ def _serve(pipe, name, folder, vector):
     key = signing_key(name)
     pipe.send_bytes(pin(key).encode())
     member = Member(name, key, json.loads(pipe.recv_bytes()))
-    pipe.send_bytes(json.dumps(member.keys(AGREED, 1)).encode())
+    pipe.send_bytes(json.dumps(member.create_key(AGREED, 1)).encode())
     session = member.open(AGREED, 1, json.loads(pipe.recv_bytes()))
     pipe.send_bytes(session.transcript.encode())
     pipe.send_bytes(write_tensors({"masked": session.mask(vector)}))
@@ -161,7 +161,7 @@ def test_a_mask_is_the_one_of_the_protocol(monkeypatch):
     members, messages = create_members(NAMES[:3]), {}
     for name, member in members.items():
         monkeypatch.setattr(X25519PrivateKey, "generate", lambda name=name: secrets[name])
-        messages[name] = member.keys(AGREED, 7)
+        messages[name] = member.create_key(AGREED, 7)
     session = members["site-1"].open(AGREED, 7, list(messages.values()))
     texts = [f"{TAG} {AGREED} 7 {m['name']} {m['key']} {m['signer']}" for m in messages.values()]
     transcript = hashlib.sha256("\n".join([TAG, *texts]).encode()).digest()
@@ -210,7 +210,7 @@ def test_a_server_that_signs_for_sites_is_stopped_by_pins():
         for name in NAMES[1:3]
     ]
     with refused("message", "site-1 signs with .* but pins has"):
-        victim.open(AGREED, 1, [victim.keys(AGREED, 1), *played])
+        victim.open(AGREED, 1, [victim.create_key(AGREED, 1), *played])
 
 
 @pytest.mark.parametrize(("others", "shown"), [(5, 5), (2, 4)])
@@ -258,9 +258,9 @@ def test_old_keys_and_attempts_are_refused():
     old, new = ask_keys(members, 1), ask_keys(members, 2)
     for attempt in (1, 2, 0, -1, True, 2.5, "3", None, 2**41):
         with refused("message", "must be above 2"):
-            members["site-0"].keys(AGREED, attempt)
+            members["site-0"].create_key(AGREED, attempt)
     with refused("message", "must be above 8"):
-        members["site-0"].keys(AGREED, 8, after=8)  # restarted: its ledger knows
+        members["site-0"].create_key(AGREED, 8, after=8)  # restarted: its ledger knows
     with refused("message", "no unused key for this attempt"):
         members["site-0"].open(AGREED, 1, list(old.values()))
     with refused("message", "site-3 has not signed"):
@@ -299,7 +299,7 @@ def test_too_few_sites_are_refused(colluders, least):
 def test_other_settings_are_refused():
     members, other = create_members(), agreement_digest({"seed": 1})
     messages = ask_keys(members)
-    messages["site-1"] = create_members()["site-1"].keys(other, 1)
+    messages["site-1"] = create_members()["site-1"].create_key(other, 1)
     with refused("message", "site-1 has not signed this key for this agreement"):
         members["site-0"].open(AGREED, 1, list(messages.values()))
     with refused("settings", "other settings"):

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +24,7 @@ from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened
 from fedaux_pl.scoring.release import spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.codes import CODES
+from fedaux_pl.sites.handlers.handler import Reply
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.wire import (
@@ -79,6 +81,12 @@ def test_a_site_needs_no_published_weights(tmp_path, monkeypatch):
     _, (data, _) = apart(split(2, private=Digits(size=32), auxiliary=None))
     site = start_site(federation, data, tmp_path / "a", Limits())
     assert name in site.federation.students
+
+
+def use_new_journal(site, monkeypatch):
+    """The journal of an hour in which nothing has happened."""
+    monkeypatch.setattr(site, "journal", Journal())
+    monkeypatch.setattr(site, "dispatcher", replace(site.dispatcher, journal=site.journal))
 
 
 def changed(request, **fields):
@@ -172,10 +180,11 @@ def test_numbers_of_a_message_are_checked(value):
 def test_a_server_cannot_fill_the_journal_of_a_site(plain, monkeypatch, capsys):
     """By refused requests, with answered ones between them."""
     site, request = plain
-    monkeypatch.setattr(site, "journal", Journal())
+    use_new_journal(site, monkeypatch)
     monkeypatch.setattr("fedaux_pl.sites.journal.time.monotonic", lambda: 0.0)
-    site.journal._begin_hour()
-    monkeypatch.setattr(site, "_train", lambda *_: ({}, b"", "a model update"))
+    site.dispatcher.journal._begin_hour()
+    reply = Reply({}, b"", "a model update")
+    monkeypatch.setitem(site.handlers, "train", SimpleNamespace(answer=lambda *_: reply))
     for number in range(3000):
         assert site.answer(changed(request, client=-number - 1)).fields["code"] == "message"
         assert "code" not in site.answer(request).fields
@@ -190,7 +199,7 @@ def test_a_server_cannot_fill_the_journal_of_a_site(plain, monkeypatch, capsys):
 
 def test_invented_settings_make_no_long_line(plain, monkeypatch, capsys):
     site, request = plain
-    monkeypatch.setattr(site, "journal", Journal())
+    use_new_journal(site, monkeypatch)
     invented = {f"a{number}": number for number in range(90_000)}
     for more in (invented, {"x" * 10**6: 1}, {"seed": "y" * 10**6}):
         other = other_agreement(request, **more, trained="other")
@@ -204,12 +213,12 @@ def test_invented_settings_make_no_long_line(plain, monkeypatch, capsys):
 
 def test_failures_and_warnings_are_in_the_journal(plain, monkeypatch, capsys):
     site, request = plain
-    monkeypatch.setattr(site, "journal", Journal())
+    use_new_journal(site, monkeypatch)
 
     def fail(*_):
         raise RuntimeError("x" * 10**5 + "\nsent: nothing")
 
-    monkeypatch.setattr(site, "_train", fail)
+    monkeypatch.setitem(site.handlers, "train", SimpleNamespace(answer=fail))
     for _ in range(200):
         assert site.answer(request).fields["code"] == "failed"
     told = capsys.readouterr()
@@ -415,7 +424,7 @@ def test_a_stored_release_with_too_little_noise_stays_at_its_site(tmp_path, ledg
 
 def test_the_server_cannot_write_lines_into_the_journal_of_a_site(plain, monkeypatch, capsys):
     site, request = plain
-    monkeypatch.setattr(site, "journal", Journal())
+    use_new_journal(site, monkeypatch)
     answer = site.answer(changed(request, kind="x\nsent: \ud800\x1b[2K"))
     assert answer.fields["code"] == "message"
     lines = capsys.readouterr().out.splitlines()
@@ -545,10 +554,10 @@ def test_the_second_release_follows_the_first(two, tmp_path, ledger, capsys):
     assert len(ledger().entries()) == 2
 
 
-def test_one_release_allows_no_second(two, monkeypatch):
+def test_one_release_allows_no_second(two):
     site, _, second = two
     first = {"statistics": site.federation.plan["statistics"]}
-    monkeypatch.setattr(site.federation, "plan", first)
+    site.handlers["prepare"] = replace(site.handlers["prepare"], plan=first)
     assert site.answer(second).fields["code"] == "settings"
 
 

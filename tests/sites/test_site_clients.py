@@ -23,7 +23,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import MeanScoring, Privacy, SecureSums
 from fedaux_pl.sites import Limits, Sites
-from fedaux_pl.sites.site_clients import attach
+from fedaux_pl.sites.site_server import attach
 from fedaux_pl.sites.wire import Message
 from tests.federations import FewDigits, assert_same, create, split, weights
 from tests.sites.loopback import Given, fit, prepare
@@ -160,7 +160,7 @@ def test_an_old_answer_is_no_answer(plain, tmp_path, capsys):
 
 
 def test_a_round_asks_again_until_there_are_enough_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedaux_pl.sites.site_clients._RETRY", 0.0)
+    monkeypatch.setattr("fedaux_pl.sites.answer_collector._RETRY", 0.0)
     federation, data, hub = fedavg(tmp_path, min_answers=3)
     silent = iter([True, True, False, False])
     hub.faults["site-0"] = lambda answer, request: None if next(silent) else answer(request)

@@ -130,12 +130,13 @@ def test_a_site_that_drops_out_costs_the_others_their_epsilon(tmp_path):
     """The run ends; a second sum about the same data is above the budget."""
     federation, data, hub = sites(tmp_path)
     hub.faults["site-3"] = at("masked", lambda answer, request: None)
-    with pytest.raises(ConfigurationError, match="cost site-0, site-1, site-2 their epsilon"):
+    words = r"cost site-0, site-1, site-2 their epsilon .* again when site-3 can answer, which"
+    with pytest.raises(ConfigurationError, match=words):
         run(tmp_path, federation, data)
     assert len(entries()) == 3
     # a server that pretends a dropout, and asks again
     site = hub.sites["site-0"]
-    [digest] = site.sums._pending
+    [digest] = site.handlers["masked"].sums.pending
     fields = {"kind": "keys", "client": 0, "agreement": site.agreement, "sum": digest}
     again = Message({**fields, "attempt": 2**39, "sites": 3})
     assert site.answer(again).fields["code"] == "budget"
@@ -144,6 +145,19 @@ def test_a_site_that_drops_out_costs_the_others_their_epsilon(tmp_path):
     limits = Limits(epsilon_limit=1.5, epsilon_limit_alone=5.0)
     assert run(tmp_path, *sites(tmp_path, limits=limits)[:2]).heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 7
+
+
+def test_a_failed_sum_is_completed_at_no_cost_while_the_sites_still_run(tmp_path):
+    federation, data, hub = sites(tmp_path)
+    hub.faults["site-3"] = at("masked", lambda answer, request: None)
+    with pytest.raises(ConfigurationError, match="which completes this sum at no further cost"):
+        run(tmp_path, federation, data)
+    assert len(entries()) == 3
+    again, data, other = sites(tmp_path)
+    other.sites = hub.sites
+    run(tmp_path, again, data)
+    assert again.heads[0].clients == (0, 1, 2, 3)
+    assert len(entries()) == 4  # three sites have sent the same bytes again
 
 
 def test_a_server_killed_between_the_steps_goes_on_at_no_cost(tmp_path):
@@ -279,11 +293,11 @@ def test_a_refused_request_computes_and_keeps_nothing(tmp_path, monkeypatch):
     hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
     run(tmp_path, federation, data)
     site, first = hub.sites["site-0"], seen[0]
-    assert [*site.sums._pending] == [seen[1].fields["sum"]]
+    assert [*site.handlers["masked"].sums.pending] == [seen[1].fields["sum"]]
     monkeypatch.setattr(type(site.federation.pool), "integers", refuse_work)
     for number in range(10):
         assert site.answer(other_h0(first, number)).fields["code"] == "budget"
-    assert [*site.sums._pending] == [seen[1].fields["sum"]]
+    assert [*site.handlers["masked"].sums.pending] == [seen[1].fields["sum"]]
     assert "code" not in site.answer(first).fields  # it was paid for
 
 
@@ -305,7 +319,7 @@ def test_a_site_keeps_few_vectors_of_sums_that_nobody_finishes(tmp_path):
     run(tmp_path, federation, data)
     assert federation.heads[0].clients == (0, 1, 2)  # the sum in use is still there
     site = hub.sites["site-0"]
-    assert len(site.sums._pending) == site_sums.MAX_PENDING
+    assert len(site.handlers["masked"].sums.pending) == site_sums.MAX_PENDING
     for number in range(10):
         site.answer(other_h0(seen[0], number))
     # an honest server prepares again

@@ -87,15 +87,20 @@ def test_test_data_of_the_server_cannot_be_those_of_sites(tmp_path):
         fit(tmp_path, federation, data, rounds=1)
 
 
+def write_to(site, output):
+    """Let a site do this with the final model."""
+    site.handlers["finish"] = replace(site.handlers["finish"], output=output)
+
+
 @pytest.mark.parametrize("fine_tuning", [0, 1])
 def test_a_site_writes_the_final_model_with_what_is_its_own(tmp_path, capsys, fine_tuning):
     federation, data, hub = start(tmp_path, final_model=True)
-    hub.sites["site-1"].output = site_output(tmp_path / "model", fine_tuning, "site-1")
+    write_to(hub.sites["site-1"], site_output(tmp_path / "model", fine_tuning, "site-1"))
     hub.away.add("site-2")
     fit(tmp_path, federation, data, rounds=2)
     told = capsys.readouterr().out
     assert "site-1 has written the final model" in told
-    assert "nothing: the final model is written with --output only" in told  # of site-0
+    assert "nothing: the final model is written only with --output" in told  # of site-0
     assert "site-2 has no final model: it is not connected" in told
     kinds = [message.fields.keys() for message in hub.sent if "written" in message.fields]
     assert kinds == [{"request", "written"}] * 2
@@ -131,7 +136,7 @@ def test_a_site_of_a_method_without_models_gets_the_final_one(tmp_path):
         return FederatedDataModule(loaded.private, Given(auxiliary=public), num_clients=3)
 
     federation, data, hub = start(tmp_path, means, data=data, final_model=True)
-    hub.sites["site-0"].output = site_output(tmp_path / "model", 0, "site-0")
+    write_to(hub.sites["site-0"], site_output(tmp_path / "model", 0, "site-0"))
     fit(tmp_path, federation, data, rounds=1)
     [model] = load_exported(tmp_path / "model").models
     assert_same(model.state_dict(), federation.students["resnet8"].state_dict())
@@ -143,7 +148,7 @@ def test_a_run_that_is_finished_sends_it_again(tmp_path):
     trainer = fit(tmp_path, federation, data, rounds=1)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     federation, data, hub = start(tmp_path, final_model=True)
-    hub.sites["site-1"].output = site_output(tmp_path / "model", 0, "site-1")
+    write_to(hub.sites["site-1"], site_output(tmp_path / "model", 0, "site-1"))
     fit(tmp_path, federation, data, rounds=1, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert len(hub.sent) == 3  # no round
     assert (tmp_path / "model" / "config.json").is_file()
@@ -151,7 +156,7 @@ def test_a_run_that_is_finished_sends_it_again(tmp_path):
 
 def test_other_tensors_are_not_written(tmp_path):
     federation, data, hub = start(tmp_path, final_model=True)
-    hub.sites["site-1"].output = site_output(tmp_path / "model", 0, "site-1")
+    write_to(hub.sites["site-1"], site_output(tmp_path / "model", 0, "site-1"))
 
     def cut(answer, request):
         is_last = request.fields["kind"] == "finish"

@@ -11,8 +11,9 @@ from fedaux_pl.data import Digits, FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation
 from fedaux_pl.sites import Limits, wire
+from fedaux_pl.sites.handlers.refuse import Refuse
+from fedaux_pl.sites.messages.vote import read_weights
 from fedaux_pl.sites.site_status import describe_status
-from fedaux_pl.sites.site_vote import read_weights
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import FewDigits, assert_same, create, weights
 from tests.federations import fit as fit_locally
@@ -77,7 +78,7 @@ def test_the_votes_are_those_of_a_simulation(tmp_path, clients):
 
 def test_sites_that_refuse_or_are_away_are_left_out(tmp_path, capsys):
     federation, data, hub = over_sites(tmp_path)
-    hub.sites["site-0"].limits = replace(OPEN, vote=False)
+    hub.sites["site-0"].handlers["vote"] = Refuse("limits", "see --vote")
     hub.away.add("site-1")
     fit(tmp_path, federation, data, rounds=2)
     assert [entry["votes/clients"] for entry in federation.history] == [1, 1]
@@ -103,7 +104,7 @@ def test_a_site_holds_out_records_of_its_own(tmp_path):
     for site in hub.sites.values():
         own = site.federation.data
         held = len(own.validation_examples)
-        assert held == len(site.vote.examples) > 0
+        assert held == len(site.handlers["vote"].examples) > 0
         assert {len(own.client(i)) for i in range(3)} == {own.client_sizes[0]}
         assert own.client_sizes[0] + held == len(own.private.train())
         kept = {tuple(row.flatten().tolist()) for row in own.client(0).inputs}

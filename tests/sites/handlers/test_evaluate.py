@@ -18,8 +18,10 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.models import ResNet8
 from fedaux_pl.sites import Limits
+from fedaux_pl.sites.handlers.evaluate_with_noise import EvaluateWithNoise
+from fedaux_pl.sites.handlers.refuse import Refuse
 from fedaux_pl.sites.ledger import Ledger
-from fedaux_pl.sites.site_evaluation import read_metrics
+from fedaux_pl.sites.messages.evaluate import read_answer
 from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError, read_basis
 from tests.federations import assert_same, create, weights
@@ -84,7 +86,7 @@ def test_the_metrics_are_those_of_a_simulation_under_the_names_of_the_sites(tmp_
     last = hub.sent[-1]
     assert (last.body, last.fields.keys()) == (b"", {"request", "count", "metrics"})
     told = capsys.readouterr().out
-    assert "metrics on 30 test samples of its own: NOT private, no epsilon covers it" in told
+    assert "metrics on 30 test samples of its own: NOT private, no epsilon covers them" in told
     assert "accuracy by client: mean" in told
     assert "NOT private: what sites tell about the models" in federation.privacy()[-1]
     shown = describe_status(tmp_path / "server")
@@ -98,7 +100,7 @@ def test_both_sides_must_want_it(tmp_path, capsys):
     assert not seen
     assert not any("mean_client" in key for key in federation.history[0])
     federation, data, hub = start(tmp_path)
-    hub.sites["site-1"].limits = replace(OPEN, evaluate=False)
+    hub.sites["site-1"].handlers["evaluate"] = Refuse("limits", "see --evaluate")
     seen = asked(hub, "site-1")
     capsys.readouterr()
     fit(tmp_path, federation, data, rounds=3)
@@ -126,11 +128,11 @@ TRUE = {"count": 20, "metrics": {"accuracy": 0.5, "f1": 0.25, "other": math.nan}
 
 
 def test_false_numbers_are_left_out(tmp_path, capsys):
-    assert read_metrics(Message(TRUE), ["f1", "auroc"]) == {"accuracy": 0.5, "f1": 0.25}
+    assert read_answer(Message(TRUE), ["f1", "auroc"]) == {"accuracy": 0.5, "f1": 0.25}
     assert read_basis(Message(TRUE)) == (20, None)
     assert read_basis(Message(TRUE | {"epsilon": 0.1})) == (20, 0.1)
     for false in FALSE:
-        read = partial(read_metrics, chosen=["f1"]) if "metrics" in false else read_basis
+        read = partial(read_answer, chosen=["f1"]) if "metrics" in false else read_basis
         with pytest.raises(RefusalError):
             read(Message(TRUE | false))
     federation, data, hub = start(tmp_path)
@@ -184,7 +186,7 @@ def test_noise_is_charged_to_the_ledger_until_the_budget_is_spent(
     assert len(ledger()) == 3
     # nothing is computed for it, nor for an evaluation above the budget
     with monkeypatch.context() as patch:
-        patch.setattr("fedaux_pl.sites.private_answers.predict_private_logits", None)
+        patch.setattr("fedaux_pl.sites.received_models.predict_private_logits", None)
         assert hub.sites["site-1"].answer(seen[0]).fields["metrics"] == one
         assert hub.sites["site-1"].answer(seen[1]).fields["code"] == "budget"
     # and the smallest change of the models is another release
@@ -221,10 +223,10 @@ def test_answers_with_noise_are_of_the_forward_of_the_network(tmp_path):
     clients = {f"{__name__}.Reversed": 3}
     federation, data, hub = start(tmp_path, lambda: create(FedAvg(), clients), limits)
     fit(tmp_path, federation, data, rounds=1)
-    answers = hub.sites["site-1"].evaluation.answers
+    evaluate = hub.sites["site-1"].handlers["evaluate"]
     [[name, student]] = federation.students.items()
-    expected = predict_logits(student, answers.examples.inputs)
-    torch.testing.assert_close(answers.predict(name, student.state_dict()), expected)
+    expected = predict_logits(student, evaluate.examples.inputs)
+    torch.testing.assert_close(evaluate.predict({name: student.state_dict()}), expected)
 
 
 def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
@@ -248,15 +250,14 @@ def test_a_method_without_models_of_clients_is_evaluated_too(tmp_path, ledger):
 
 def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger, monkeypatch):
     limits = Limits(epsilon_limit=9.0, evaluate=True, evaluate_epsilon=0.5)
-    right = torch.tensor([5])
+    monkeypatch.setattr(EvaluateWithNoise, "count_right", lambda *_: torch.tensor([5]))
     models = ({"resnet8": 3}, {}), ({"resnet8": 3}, {"norm": "group"}), ({"shufflenet": 3}, {})
     for count, (clients, options) in enumerate(models, start=1):
         _, _, hub = start(
             tmp_path, lambda c=clients, o=options: create(FedAvg(), c, model_options=o), limits
         )
-        received = "the digest of the weights"
-        answers = hub.sites["site-0"].evaluation.answers
-        one, two = (answers.release("right", lambda: right, 1.0, received, 1)[0] for _ in range(2))
+        evaluate = hub.sites["site-0"].handlers["evaluate"]
+        one, two = (evaluate.release({}, 1)[0] for _ in range(2))
         assert one == two
         assert len(ledger()) == count
     # with another key on disk, an entry still names the key of its digests
@@ -264,7 +265,7 @@ def test_other_models_with_equal_weights_are_another_release(tmp_path, ledger, m
     shutil.rmtree(state / "ledger")
     monkeypatch.setattr("fedaux_pl.sites.ledger._SEEN", {})  # this process had entries there
     (state / KEY_FILE).write_bytes(bytes(len(key)))
-    answers.release("right", lambda: right, 1.0, received, 1)
+    evaluate.release({}, 1)
     assert len(Ledger(key_id(key)).entries()) == 1
 
 

@@ -20,9 +20,17 @@ from fedaux_pl.functional import (
 )
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
-from fedaux_pl.scoring.plan import Plan, PublicNumbers, first_step, plan
-from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring import (
+    Collected,
+    Plan,
+    PublicNumbers,
+    ReleasedHead,
+    Scoring,
+    Step,
+    clients_of,
+    first_step,
+    plan,
+)
 
 ServerState = Mapping[str, State]
 """Tensors that a server step keeps of one architecture, by the method's names for them."""

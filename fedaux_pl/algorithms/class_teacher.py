@@ -16,9 +16,14 @@ from fedaux_pl.functional import (
     split_statistics,
 )
 from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
-from fedaux_pl.scoring import ClassStatistics, ReleasedHead
-from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
-from fedaux_pl.scoring.release import clients_of, stack_heads
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    ReleasedHead,
+    clients_of,
+    counts_of_clients,
+    pool_statistics,
+    stack_heads,
+)
 
 # The logits of a discriminant are divided by it: rows are not Gaussian, and it is too certain. With
 # much noise the means are shrunk, which makes it less certain: logits then stay as they are.

@@ -17,12 +17,14 @@ from fedaux_pl.errors import check_setting
 from fedaux_pl.scoring import (
     ClassStatistics,
     MeanScoring,
+    Plan,
     Privacy,
     PublicMap,
+    PublicNumbers,
     Scoring,
     ScoringRecipe,
+    plan,
 )
-from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
 
 _LEAST = 1e-6  # of a probability, before its logarithm
 

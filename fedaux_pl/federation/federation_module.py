@@ -60,11 +60,16 @@ from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import Collected, ReleasedHead
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import Plan, PublicNumbers
-from fedaux_pl.scoring.released_heads import pack, unpack
-from fedaux_pl.scoring.secure_sums import check_sums
+from fedaux_pl.scoring import (
+    Collected,
+    Guarantee,
+    Plan,
+    PublicNumbers,
+    ReleasedHead,
+    check_sums,
+    pack,
+    unpack,
+)
 
 
 class FederationModule(LightningModule):

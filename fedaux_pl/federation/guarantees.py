@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedaux_pl.algorithms import Algorithm
-from fedaux_pl.scoring import ReleasedHead
-from fedaux_pl.scoring.guarantee import (
+from fedaux_pl.scoring import (
     UPDATES_IN_THE_CLEAR,
     Guarantee,
+    Plan,
+    ReleasedHead,
     describe_again,
+    describe_all,
+    describe_privacy,
+    first_step,
     tabulate_releases,
 )
-from fedaux_pl.scoring.plan import Plan, first_step
-from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,7 @@ from fedaux_pl.models import backbone_state, load_backbone, of_head
 from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Collected, ReleasedHead, Step
-from fedaux_pl.scoring.release import clients_of
-from fedaux_pl.scoring.released_heads import pack, unpack
+from fedaux_pl.scoring import Collected, ReleasedHead, Step, clients_of, pack, unpack
 
 _Tensors = dict[str, Tensor]
 

@@ -15,18 +15,41 @@ from fedaux_pl.scoring.class_scorers import (
     Residuals,
     ScoresAndHead,
     SummableScorer,
+    counts_of_clients,
+    pool_statistics,
 )
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
+from fedaux_pl.scoring.guarantee import (
+    COSTS_AGAIN,
+    UPDATES_IN_THE_CLEAR,
+    Guarantee,
+    describe_again,
+    describe_sent,
+    tabulate_releases,
+)
 from fedaux_pl.scoring.mean_scoring import MeanScoring
 from fedaux_pl.scoring.paper_scoring import PaperScoring
+from fedaux_pl.scoring.planning import Plan, PublicNumbers, check_records, first_step, plan
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, SecureSums, spent
+from fedaux_pl.scoring.release import (
+    Privacy,
+    Release,
+    ReleasedHead,
+    SecureSums,
+    clients_of,
+    spent,
+    stack_heads,
+)
+from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
-from fedaux_pl.scoring.scoring import NormBound, Scoring
+from fedaux_pl.scoring.scoring import NormBound, Scoring, plain_settings
+from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, check_sums, seeded_bytes
 from fedaux_pl.scoring.statistics_scoring import StatisticsScoring
 from fedaux_pl.scoring.step import Collected, Step
 
 __all__ = [
+    "COSTS_AGAIN",
+    "UPDATES_IN_THE_CLEAR",
     "Calibration",
     "Centered",
     "ClassCounts",
@@ -34,14 +57,18 @@ __all__ = [
     "ClassSums",
     "Collected",
     "FeatureMap",
+    "Guarantee",
     "Identity",
     "Logistic",
     "Mean",
     "MeanScoring",
     "NormBound",
     "PaperScoring",
+    "Plan",
     "Privacy",
     "PublicMap",
+    "PublicNumbers",
+    "ReadBytes",
     "Release",
     "ReleasedHead",
     "Residuals",
@@ -49,6 +76,7 @@ __all__ = [
     "ScoresAndHead",
     "Scoring",
     "ScoringRecipe",
+    "SecureSum",
     "SecureSums",
     "Sigmoid",
     "Standardized",
@@ -56,5 +84,22 @@ __all__ = [
     "Step",
     "SummableScorer",
     "Whitened",
+    "check_records",
+    "check_sums",
+    "clients_of",
+    "counts_of_clients",
+    "describe_again",
+    "describe_all",
+    "describe_privacy",
+    "describe_sent",
+    "first_step",
+    "pack",
+    "plain_settings",
+    "plan",
+    "pool_statistics",
+    "seeded_bytes",
     "spent",
+    "stack_heads",
+    "tabulate_releases",
+    "unpack",
 ]

@@ -18,7 +18,7 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
 from fedaux_pl.scoring.class_scorers import ClassStatistics
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.plan import Plan
+from fedaux_pl.scoring.planning import Plan
 from fedaux_pl.scoring.release import Release, ReleasedHead
 from fedaux_pl.scoring.step import SUM_MARGIN, Step
 

@@ -11,7 +11,7 @@ from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import NameTakenError
 from fedaux_pl.functional import gaussian_epsilon, gaussian_sigma
 from fedaux_pl.functional.privacy import MIN_EPSILON
-from fedaux_pl.scoring.release import Release
+from fedaux_pl.scoring import Release
 from fedaux_pl.sites.ledger import Digests, Entry, Ledger, PrivacySpent
 
 ALONE = "epsilon_limit_alone"

@@ -21,9 +21,7 @@ from fedaux_pl.federation.preparation import Preparation, create_extractor
 from fedaux_pl.federation.role import PreparationPhase, Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.models import backbone_state, of_head
-from fedaux_pl.scoring import Privacy, PublicMap, Step
-from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.released_heads import pack, unpack
+from fedaux_pl.scoring import Privacy, PublicMap, Step, first_step, pack, unpack
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.sites.final_model import Output, write_final_model

@@ -22,10 +22,7 @@ from fedaux_pl.federation.role import Role
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import pl
 from fedaux_pl.models import backbone_state, complete_options, of_head
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring import Guarantee, PublicMap, ReleasedHead, Step, clients_of, first_step
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.codes import FINAL, REPEATED
 from fedaux_pl.sites.final_model import send_final_models

@@ -14,9 +14,15 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.preparation import create_extractor
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, spent
-from fedaux_pl.scoring.plan import check_records, first_step
-from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.scoring import (
+    PublicMap,
+    ReleasedHead,
+    SecureSum,
+    Step,
+    check_records,
+    first_step,
+    spent,
+)
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.budget import ALONE, Attempt, Budget, NewRelease, ReleaseKey
 from fedaux_pl.sites.secure_sum import (

@@ -26,8 +26,9 @@ from fedaux_pl.scoring import (
     Standardized,
     Step,
     Whitened,
+    pack,
+    unpack,
 )
-from fedaux_pl.scoring.released_heads import pack, unpack
 from tests.federations import (
     FewDigits,
     assert_same,

@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from fedaux_pl import FedAUXfdp
-from fedaux_pl.scoring import Logistic, Mean, Privacy, Step
-from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
+from fedaux_pl.scoring import (
+    Logistic,
+    Mean,
+    Privacy,
+    Step,
+    describe_all,
+    describe_privacy,
+    pack,
+    unpack,
+)
 from tests.paper import Parts, paper_scoring
 
 

@@ -16,12 +16,14 @@ from fedaux_pl.scoring import (
     PublicMap,
     ReleasedHead,
     Residuals,
+    SecureSum,
     SecureSums,
     Step,
     Whitened,
+    check_sums,
+    plan,
+    seeded_bytes,
 )
-from fedaux_pl.scoring.plan import plan
-from fedaux_pl.scoring.secure_sums import SecureSum, check_sums, seeded_bytes
 from tests.scoring.test_audit import DELTA, EPSILON, FEW, epsilon_lower_bound
 
 K, CLASSES = 2, 2

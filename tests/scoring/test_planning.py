@@ -19,7 +19,7 @@ from fedaux_pl.scoring import (
     Whitened,
     spent,
 )
-from fedaux_pl.scoring.plan import (
+from fedaux_pl.scoring.planning import (
     PublicNumbers,
     choose_count_share,
     choose_dimensions,

@@ -18,7 +18,9 @@ from fedaux_pl.scoring.class_scorers import (
     counts_of_clients,
     pool_statistics,
 )
+from fedaux_pl.scoring.costs import Release, spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
+from fedaux_pl.scoring.frozen_settings import RELEASE_VERSION, plain_settings
 from fedaux_pl.scoring.guarantee import (
     COSTS_AGAIN,
     UPDATES_IN_THE_CLEAR,
@@ -30,25 +32,19 @@ from fedaux_pl.scoring.guarantee import (
 from fedaux_pl.scoring.mean_scoring import MeanScoring
 from fedaux_pl.scoring.paper_scoring import PaperScoring
 from fedaux_pl.scoring.planning import Plan, PublicNumbers, check_records, first_step, plan
+from fedaux_pl.scoring.privacy import Privacy, SecureSums
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import (
-    Privacy,
-    Release,
-    ReleasedHead,
-    SecureSums,
-    clients_of,
-    spent,
-    stack_heads,
-)
+from fedaux_pl.scoring.released_head import ReleasedHead, clients_of, stack_heads
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
-from fedaux_pl.scoring.scoring import NormBound, Scoring, plain_settings
+from fedaux_pl.scoring.scoring import NormBound, Scoring
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, check_sums, seeded_bytes
 from fedaux_pl.scoring.statistics_scoring import StatisticsScoring
 from fedaux_pl.scoring.step import Collected, Step
 
 __all__ = [
     "COSTS_AGAIN",
+    "RELEASE_VERSION",
     "UPDATES_IN_THE_CLEAR",
     "Calibration",
     "Centered",

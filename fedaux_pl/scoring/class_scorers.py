@@ -28,7 +28,7 @@ from fedaux_pl.functional import (
 )
 from fedaux_pl.functional.class_statistics import known_counts
 from fedaux_pl.functional.newton_step import RESIDUAL_SENSITIVITY
-from fedaux_pl.scoring.release import ReleasedHead, stack_heads
+from fedaux_pl.scoring.released_head import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Mean, Scorer, check_converged
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.feature_maps import FeatureMap
-from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead
+from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.released_head import ReleasedHead
 from fedaux_pl.scoring.released_heads import most_noise
 from fedaux_pl.scoring.scoring import Scoring
 

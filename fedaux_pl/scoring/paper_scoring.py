@@ -6,8 +6,8 @@ from typing import Literal
 from fedaux_pl.errors import check_setting
 from fedaux_pl.scoring.calibration import Sigmoid
 from fedaux_pl.scoring.feature_maps import Identity
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import Privacy
 from fedaux_pl.scoring.scorers import Logistic
 from fedaux_pl.scoring.scoring import Scoring
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from fedaux_pl.scoring.release import Privacy
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.scoring import Scoring
 
 

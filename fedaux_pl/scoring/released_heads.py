@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
+from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.release import Privacy, Release, ReleasedHead, round_to_grid
+from fedaux_pl.scoring.noise import round_to_grid
+from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.released_head import ReleasedHead
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
 

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import shrink_to_mean
+from fedaux_pl.scoring import frozen_settings
 from fedaux_pl.scoring.calibration import Calibration, Standardized
 from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import VERSION, Privacy, ReleasedHead, stack_heads
+from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.released_head import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
@@ -74,26 +76,20 @@ class Scoring:
     def settings(self) -> dict[str, Any]:
         """Return all options as plain values; an object becomes its class name and its fields."""
         return {**self.release_settings(), **self.privacy.sum_settings()} | {
-            "calibration": plain_settings(self.calibration),
+            "calibration": frozen_settings.plain_settings(self.calibration),
             "secret_noise": self.privacy.secret,
         }
 
     def release_settings(self) -> dict[str, Any]:
-        """Return the options that determine a release, as plain values.
-
-        The calibration is left out: changing it needs no new release, which would cost privacy
-        again. The settings below are part of the keys of ledgers and caches: never rename,
-        reorder or remove one.
-        """
-        return {
-            "scorer": plain_settings(self.scorer),
-            "feature_map": plain_settings(self.feature_map),
-            "norm_bound": self.norm_bound,
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "mechanism": self.privacy.mechanism,
-            "version": VERSION,
-        }
+        """Return the options that determine a release, as plain values."""
+        return frozen_settings.release_settings(
+            self.scorer,
+            self.feature_map,
+            self.norm_bound,
+            self.privacy.epsilon,
+            self.privacy.delta,
+            self.privacy.mechanism,
+        )
 
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
         """Fit the public map to h_0(x) on D_aux, shape (N, d), and on D^-, at the server."""
@@ -125,14 +121,3 @@ class Scoring:
             return list(heads)
         shrunk = shrink_to_mean(*stack_heads(heads))
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
-
-
-def plain_settings(option: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
-    """Return the class name and the plain fields; a class of another package with its module."""
-    kind = type(option)
-    name = kind.__name__
-    if not kind.__module__.startswith("fedaux_pl."):
-        name = f"{kind.__module__}.{kind.__qualname__}"
-    sent = option.sent_shapes(0, 0) if isinstance(option, Scorer) else {}
-    fields = {name: value for name, value in vars(option).items() if name not in sent}
-    return {"class": name, **fields}

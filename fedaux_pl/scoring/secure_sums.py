@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
 from fedaux_pl.scoring.class_scorers import ClassStatistics
+from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.feature_maps import PublicMap
+from fedaux_pl.scoring.frozen_settings import simulated_sum_settings
 from fedaux_pl.scoring.planning import Plan
-from fedaux_pl.scoring.release import Release, ReleasedHead
+from fedaux_pl.scoring.released_head import ReleasedHead
 from fedaux_pl.scoring.step import SUM_MARGIN, Step
 
 ReadBytes = Callable[[int], bytes]
@@ -113,9 +115,9 @@ def seeded_bytes(seed: int, step: Step, integers: Tensor) -> ReadBytes:
     They depend on the integers and the settings, too, so that two releases share their noise only
     if they are equal.
     """
-    # 1 is in the noise of all versions
-    settings = json.dumps([seed, 1, step.settings()], sort_keys=True, default=str)
-    digest = hashlib.sha256(settings.encode() + integers.cpu().numpy().tobytes()).digest()
+    settings = simulated_sum_settings(seed, step.settings())
+    text = json.dumps(settings, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode() + integers.cpu().numpy().tobytes()).digest()
     generator = np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))
 
     def read(count: int) -> bytes:

@@ -8,8 +8,12 @@ from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.scoring.class_scorers import SummableScorer
+from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, Release, ReleasedHead, SecureSums
+from fedaux_pl.scoring.frozen_settings import step_settings
+from fedaux_pl.scoring.noise import LARGEST_NOISE
+from fedaux_pl.scoring.privacy import SecureSums
+from fedaux_pl.scoring.released_head import ReleasedHead
 from fedaux_pl.scoring.scorers import Scorer
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -75,16 +79,10 @@ class Step:
         return replace(self, scoring=replace(self.scoring, scorer=scorer))
 
     def settings(self) -> dict[str, Any]:
-        """Return all that determines the release but data, as plain values.
-
-        Earlier releases are found by this text: never rename, reorder or remove one.
-        """
-        settings: dict[str, Any] = {}
-        if self.summed or self.share != 1:
-            settings["part"] = {"share": self.share, "summands": 1}
-        if self.summed:
-            settings |= self.scoring.privacy.sum_settings()
-        return settings | self.scoring.release_settings()
+        """Return all options that determine the release, as plain values."""
+        scoring = self.scoring
+        sums = scoring.privacy.sum_settings()
+        return step_settings(scoring.release_settings(), sums, self.share, self.summed)
 
     def cost(self, sensitivity: float, simulated: bool, summands: int = 1) -> Release:
         """Return what the release of a vector with this l2-sensitivity costs."""

@@ -18,8 +18,8 @@ from fedaux_pl.engine.seeds import SeedPurpose
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional.averaging import State
+from fedaux_pl.scoring import RELEASE_VERSION as VERSION
 from fedaux_pl.scoring import Privacy
-from fedaux_pl.scoring.release import VERSION
 from fedaux_pl.sites.budget import Budget, NewRelease, ReleaseKey
 from fedaux_pl.sites.ledger import Ledger, ledger_digests
 from fedaux_pl.sites.site_settings import Limits

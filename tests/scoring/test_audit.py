@@ -239,7 +239,7 @@ def test_a_membership_game_against_released_heads_stays_below_the_claim():
 @pytest.mark.nightly
 def test_a_membership_game_is_won_when_the_noise_is_halved(monkeypatch):
     monkeypatch.setattr(
-        "fedaux_pl.scoring.release.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2
+        "fedaux_pl.scoring.privacy.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2
     )
     assert membership_game(Mean()) > EPSILON
 

@@ -19,7 +19,7 @@ from fedaux_pl.scoring.class_scorers import (
     pool_statistics,
 )
 from fedaux_pl.scoring.costs import Release, spent
-from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, PublicMap, Whitened
+from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, Whitened
 from fedaux_pl.scoring.frozen_settings import RELEASE_VERSION, plain_settings
 from fedaux_pl.scoring.guarantee import (
     COSTS_AGAIN,
@@ -33,6 +33,7 @@ from fedaux_pl.scoring.mean_scoring import MeanScoring
 from fedaux_pl.scoring.paper_scoring import PaperScoring
 from fedaux_pl.scoring.planning import Plan, PublicNumbers, check_records, first_step, plan
 from fedaux_pl.scoring.privacy import Privacy, SecureSums
+from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.recipe import ScoringRecipe
 from fedaux_pl.scoring.released_head import ReleasedHead, clients_of, stack_heads
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.scoring.costs import Release
-from fedaux_pl.scoring.feature_maps import PublicMap
+from fedaux_pl.scoring.public_map import PublicMap
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedaux_pl.functional import gaussian_epsilon
 from fedaux_pl.scoring.costs import Release
-from fedaux_pl.scoring.feature_maps import PublicMap
 from fedaux_pl.scoring.noise import round_to_grid
 from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.released_head import ReleasedHead
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step

@@ -11,8 +11,9 @@ from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import shrink_to_mean
 from fedaux_pl.scoring import frozen_settings
 from fedaux_pl.scoring.calibration import Calibration, Standardized
-from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
+from fedaux_pl.scoring.feature_maps import FeatureMap
 from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.released_head import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Scorer
 

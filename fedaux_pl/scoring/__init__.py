@@ -8,16 +8,6 @@ sensitivity; ``tests/scoring/test_audit.py`` attacks every scorer of this packag
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
-from fedaux_pl.scoring.class_scorers import (
-    ClassCounts,
-    ClassStatistics,
-    ClassSums,
-    Residuals,
-    ScoresAndHead,
-    SummableScorer,
-    counts_of_clients,
-    pool_statistics,
-)
 from fedaux_pl.scoring.costs import Release, spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, Whitened
 from fedaux_pl.scoring.frozen_settings import RELEASE_VERSION, plain_settings
@@ -32,12 +22,23 @@ from fedaux_pl.scoring.guarantee import (
 from fedaux_pl.scoring.mean_scoring import MeanScoring
 from fedaux_pl.scoring.paper_scoring import PaperScoring
 from fedaux_pl.scoring.planning import Plan, PublicNumbers, check_records, first_step, plan
+from fedaux_pl.scoring.pooling import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.privacy import Privacy, SecureSums
 from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.recipe import ScoringRecipe
 from fedaux_pl.scoring.released_head import ReleasedHead, clients_of, stack_heads
 from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
-from fedaux_pl.scoring.scorers import Logistic, Mean, Scorer
+from fedaux_pl.scoring.scorers import (
+    ClassCounts,
+    ClassStatistics,
+    ClassSums,
+    Logistic,
+    Mean,
+    Residuals,
+    Scorer,
+    ScoresAndHead,
+    SummableScorer,
+)
 from fedaux_pl.scoring.scoring import NormBound, Scoring
 from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, check_sums, seeded_bytes
 from fedaux_pl.scoring.statistics_scoring import StatisticsScoring

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import most_records
-from fedaux_pl.scoring.class_scorers import ClassCounts, ClassStatistics, Residuals
 from fedaux_pl.scoring.feature_maps import FeatureMap, Whitened
 from fedaux_pl.scoring.privacy import Privacy
-from fedaux_pl.scoring.scorers import Scorer
+from fedaux_pl.scoring.scorers import ClassCounts, ClassStatistics, Residuals, Scorer
 from fedaux_pl.scoring.scoring import Scoring
 from fedaux_pl.scoring.step import Step
 

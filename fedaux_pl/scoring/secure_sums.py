@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional.discrete_gaussian import discrete_gaussian, noise_of_sum
-from fedaux_pl.scoring.class_scorers import ClassStatistics
 from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.frozen_settings import simulated_sum_settings
 from fedaux_pl.scoring.planning import Plan
 from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.released_head import ReleasedHead
+from fedaux_pl.scoring.scorers import ClassStatistics
 from fedaux_pl.scoring.step import SUM_MARGIN, Step
 
 ReadBytes = Callable[[int], bytes]

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from fedaux_pl.scoring.class_scorers import ClassStatistics
 from fedaux_pl.scoring.feature_maps import Whitened
 from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.recipe import ScoringRecipe
+from fedaux_pl.scoring.scorers import ClassStatistics
 from fedaux_pl.scoring.scoring import Scoring
 
 

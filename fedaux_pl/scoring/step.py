@@ -7,14 +7,13 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring.class_scorers import SummableScorer
 from fedaux_pl.scoring.costs import Release
 from fedaux_pl.scoring.frozen_settings import step_settings
 from fedaux_pl.scoring.noise import LARGEST_NOISE
 from fedaux_pl.scoring.privacy import SecureSums
 from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.released_head import ReleasedHead
-from fedaux_pl.scoring.scorers import Scorer
+from fedaux_pl.scoring.scorers import Scorer, SummableScorer
 from fedaux_pl.scoring.scoring import Scoring
 
 SUM_MARGIN = 1e-3

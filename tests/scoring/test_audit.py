@@ -157,7 +157,7 @@ def test_sound_scorings_survive(scorer, options, tight):
 def test_every_scorer_is_attacked():
     parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
-    # those of test_class_scorers.py
+    # these are attacked in scorers/test_labeled_scorers.py
     with_labels = {ClassStatistics, ClassSums, ClassCounts, Residuals, ScoresAndHead}
     assert set(kinds) == {Scorer, SummableScorer, Mean, Logistic} | with_labels
 

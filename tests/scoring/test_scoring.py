@@ -25,7 +25,7 @@ from fedaux_pl.scoring import (
     Step,
     Whitened,
 )
-from fedaux_pl.scoring.scorers import check_converged
+from fedaux_pl.scoring.scorers.checks import check_converged
 from tests.paper import Parts, paper_scoring
 
 SCORERS = [Mean(), Logistic()]

@@ -8,6 +8,7 @@ sensitivity; ``tests/scoring/test_audit.py`` attacks every scorer of this packag
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized
+from fedaux_pl.scoring.choices import PublicNumbers
 from fedaux_pl.scoring.costs import Release, spent
 from fedaux_pl.scoring.feature_maps import Centered, FeatureMap, Identity, Whitened
 from fedaux_pl.scoring.frozen_settings import RELEASE_VERSION, plain_settings
@@ -21,7 +22,7 @@ from fedaux_pl.scoring.guarantee import (
 )
 from fedaux_pl.scoring.mean_scoring import MeanScoring
 from fedaux_pl.scoring.paper_scoring import PaperScoring
-from fedaux_pl.scoring.planning import Plan, PublicNumbers, check_records, first_step, plan
+from fedaux_pl.scoring.planning import Plan, check_records, first_step, plan
 from fedaux_pl.scoring.pooling import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.privacy import Privacy, SecureSums
 from fedaux_pl.scoring.public_map import PublicMap

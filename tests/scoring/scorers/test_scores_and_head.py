@@ -1,4 +1,4 @@
-"""Scores and head in one vector: their parts, their composition, and a search for the worst pair."""
+"""Scores and head in one vector: the parts, their composition, and the worst pair of data sets."""
 
 import math
 

@@ -41,7 +41,7 @@ from fedaux_pl.scoring.scorers import (
     SummableScorer,
 )
 from fedaux_pl.scoring.scoring import NormBound, Scoring
-from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, check_sums, seeded_bytes
+from fedaux_pl.scoring.secure_sum import ReadBytes, SecureSum, check_sums, seeded_bytes
 from fedaux_pl.scoring.statistics_scoring import StatisticsScoring
 from fedaux_pl.scoring.step import Collected, Step
 

@@ -21,14 +21,15 @@ from fedaux_pl.scoring.guarantee import (
     tabulate_releases,
 )
 from fedaux_pl.scoring.mean_scoring import MeanScoring
+from fedaux_pl.scoring.packing import pack, unpack
 from fedaux_pl.scoring.paper_scoring import PaperScoring
 from fedaux_pl.scoring.planning import Plan, check_records, first_step, plan
 from fedaux_pl.scoring.pooling import counts_of_clients, pool_statistics
 from fedaux_pl.scoring.privacy import Privacy, SecureSums
+from fedaux_pl.scoring.privacy_statements import describe_all, describe_privacy
 from fedaux_pl.scoring.public_map import PublicMap
 from fedaux_pl.scoring.recipe import ScoringRecipe
 from fedaux_pl.scoring.released_head import ReleasedHead, clients_of, stack_heads
-from fedaux_pl.scoring.released_heads import describe_all, describe_privacy, pack, unpack
 from fedaux_pl.scoring.scorers import (
     ClassCounts,
     ClassStatistics,

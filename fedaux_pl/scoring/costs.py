@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import gaussian_epsilon
@@ -124,3 +124,17 @@ def spent(
     if not alone and sum_of_deltas <= stated_delta:
         epsilon = min(epsilon, sum(release.epsilon for release in vectors))
     return epsilon + sum(release.epsilon for release in updates), total_delta
+
+
+def noisiest_of_each_kind(releases: Sequence[Release]) -> list[Release]:
+    """Return one release of each kind, the one with the largest sigma.
+
+    Releases are of one kind if they differ only in their sigma and sensitivity, which depend on the
+    number of records of the client.
+    """
+    noisiest: dict[Release, Release] = {}
+    for release in releases:
+        kind = replace(release, sigma=0.0, sensitivity=0.0)
+        if kind not in noisiest or release.sigma > noisiest[kind].sigma:
+            noisiest[kind] = release
+    return list(noisiest.values())

@@ -25,8 +25,9 @@ any more.
 def plain_settings(option: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
     """Return the name of the option's class, and its fields in the order of their definition.
 
-    A class of another package is named together with its module. Tensors that the server sends with
-    a step are left out, because the key of a release holds their digest.
+    The class names and the fields of all scorers, feature maps and calibrations of this package are
+    therefore frozen, too. A class of another package is named together with its module. Tensors
+    that the server sends with a step are left out, because the key of a release holds their digest.
     """
     kind = type(option)
     name = kind.__name__
@@ -76,7 +77,7 @@ def secure_sum_settings(
 
 
 def step_settings(
-    release: Mapping[str, Any], sums: Mapping[str, Any], share: float, is_summed: bool
+    release: dict[str, Any], sums: dict[str, Any], share: float, is_summed: bool
 ) -> dict[str, Any]:
     """Return all settings of a step.
 

@@ -74,6 +74,7 @@ class Privacy:
             server, and each vector then has all of the noise.
 
     Examples:
+        >>> import torch
         >>> vector, release = Privacy(epsilon=0.5).release(torch.zeros(3), 0.02, noise_seed=0)
         >>> vector.shape, round(release.sigma, 4), release.is_private
         (torch.Size([3]), 0.1406, False)

@@ -1,10 +1,25 @@
 """What clients release about their data, and how the server turns it into certainty scores.
 
 The option ``scoring`` takes a recipe: ``MeanScoring``, ``StatisticsScoring`` or ``PaperScoring``.
-To add another one, subclass ``ScoringRecipe`` in any module, and ``Scorer``, ``FeatureMap`` or
-``Calibration`` where you need a part of your own, as frozen dataclasses whose fields are options;
-``FedAUX`` takes the recipe, in YAML by its class path. The docstring of a scorer proves its
-sensitivity; ``tests/scoring/test_audit.py`` attacks every scorer of this package.
+To score in a way of your own, subclass ``ScoringRecipe`` in any module, and pass an object of the
+class in Python or its class path in YAML. A recipe combines a scorer, a feature map and a
+calibration; subclass ``Scorer``, ``FeatureMap`` or ``Calibration`` if you need a part of your own.
+All of them are frozen dataclasses whose fields are options. The docstring of a scorer proves its
+sensitivity, and ``tests/scoring`` attacks every scorer of this package.
+
+In the order of a run, the files of this folder are:
+
+- ``recipe.py``, ``mean_scoring.py``, ``statistics_scoring.py``, ``paper_scoring.py``: the options,
+  which create a ``Scoring`` (``scoring.py``) with its ``Privacy`` (``privacy.py``).
+- ``planning.py``: the steps in which clients release, and their shares of the privacy budget.
+  ``choices.py`` chooses the options that the user left open.
+- ``feature_maps.py`` fits a ``PublicMap`` (``public_map.py``), which turns features into rows.
+- ``step.py``: a release of a client. ``scorers/`` computes the vector, and ``noise.py`` adds noise.
+  ``secure_sum.py`` does the same for a sum over clients.
+- ``released_head.py``: the vector that the server receives. ``packing.py`` stores it,
+  ``frozen_settings.py`` finds it again, and ``costs.py`` says what it costs.
+- ``calibration.py`` and ``pooling.py``: how the server uses the vectors.
+- ``guarantee.py`` and ``privacy_statements.py``: what a run prints about its privacy.
 """
 
 from fedaux_pl.scoring.calibration import Calibration, Sigmoid, Standardized

@@ -88,10 +88,9 @@ def step_settings(
         is_summed: Whether the server receives only the sum over clients.
     """
     settings: dict[str, Any] = {}
-    # A single release with the whole budget has no "part": such releases are older than parts.
+    # A release with the whole budget has no "part", because the first versions had no shares.
     if is_summed or share != 1:
-        # The first versions of secure sums noted the number of clients as "summands". It is 1 in
-        # every key since then, because the number of clients is not known before a sum begins.
+        # "summands" is a leftover of version 0.8, which had such an option. It is 1 in every key.
         settings["part"] = {"share": share, "summands": 1}
     if is_summed:
         settings |= sums
@@ -108,7 +107,7 @@ def simulated_noise_settings(
 ) -> list[object]:
     """Return the settings from which the noise of a simulated release is drawn."""
     settings: list[object] = [seed, epsilon, delta, mechanism, sensitivity]
-    # A single release with the whole budget has no share: such releases are older than shares.
+    # A release with the whole budget adds nothing, because the first versions had no shares.
     if share != 1:
         # The 1 is the number of "summands", see ``step_settings``.
         settings += [share, 1]

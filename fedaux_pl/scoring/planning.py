@@ -28,13 +28,15 @@ Plan = Mapping[str, Step]
 def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) -> Plan:
     """Plan the steps in which clients release, and choose the options that the user left open.
 
-    Most scorers make a single step. ``ClassStatistics`` make up to three steps: the statistics,
-    the class counts of each client, and the gradient of the classifier that the statistics make.
+    Most scorers need a single step. ``ClassStatistics`` need up to three steps: the statistics, the
+    class counts of each client, and the gradient of the classifier that the server makes from the
+    statistics.
 
     Args:
         scoring: The options. An option that is None is open.
-        numbers: What is public about the clients' data. None at real sites, which report these
-            numbers only together with their releases: no option may be open there.
+        numbers: The public numbers about the clients' data, by which open options are chosen. None
+            at real sites, which report these numbers only together with their releases. No option
+            may be open there, except ``count_share`` of secure sums.
         counts: Whether the server needs the class counts of each client.
 
     Examples:
@@ -104,8 +106,9 @@ def _plan_class_statistics(
 ) -> Plan:
     """Return the steps "statistics", "counts" and "gradient", of which the last two are optional.
 
-    The statistics and the gradient may be secure sums. Only then do clients release their counts
-    in a step: without a sum, the server reads the counts from the statistics of each client.
+    The statistics and the gradient are secure sums if the user has set ``privacy.secure``. A sum
+    hides the counts of each client, so clients release them in a step of their own. Without a sum,
+    the server reads the counts from the statistics of each client.
     """
     privacy = scoring.privacy
     releases = scorer.releases or choose_releases(privacy, _require(numbers))
@@ -126,7 +129,7 @@ def _plan_class_statistics(
 
     steps = {"statistics": Step(scoring, "statistics", share, is_summed)}
     if count_share > 0:
-        # This is count_share up to rounding. The difference is a part of ledger keys: keep it.
+        # This is count_share up to rounding. Ledger keys contain the difference: do not change it.
         remaining_share = 1 - releases * share
         counts = replace(scoring, scorer=ClassCounts())
         steps["counts"] = Step(counts, "counts", remaining_share)

@@ -8,10 +8,10 @@ from fedaux_pl.scoring.scorers.scorer import Scorer
 
 
 class SummableScorer(Scorer):
-    """A scorer with labels whose vector is a sum over records, which it can also count in integers.
+    """A scorer with labels whose vector is a sum over records, and can be computed in integers.
 
-    Secure sums add integers, because masks hide integers perfectly and because integers have an
-    exact sensitivity.
+    Secure sums add integers for two reasons: a mask hides an integer perfectly, and no rounding
+    error is part of the sensitivity of integers.
     """
 
     uses_labels = True

@@ -12,7 +12,7 @@ from fedaux_pl.callbacks.figures.counts import client_bars_figure, client_lines_
 from fedaux_pl.callbacks.privacy_table import format_guarantees
 from fedaux_pl.callbacks.report import log_text, rasterize, write_curve
 from fedaux_pl.names import Markup, file_safe, markdown_safe, terminal_safe, terminal_safe_lines
-from fedaux_pl.scoring.guarantee import Guarantee
+from fedaux_pl.scoring import Guarantee
 
 HEADING = "north\n\n## Privacy\n\n- private: everything"
 ATTACKS = {

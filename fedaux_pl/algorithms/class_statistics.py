@@ -21,10 +21,17 @@ from fedaux_pl.functional import (
     split_statistics,
 )
 from fedaux_pl.functional.discriminant import Discriminant, shrunk_covariance
-from fedaux_pl.scoring import ClassStatistics, ReleasedHead
-from fedaux_pl.scoring.class_scorers import counts_of_clients, pool_statistics
-from fedaux_pl.scoring.plan import Plan, PublicNumbers, plan
-from fedaux_pl.scoring.release import clients_of, stack_heads
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Plan,
+    PublicNumbers,
+    ReleasedHead,
+    clients_of,
+    counts_of_clients,
+    plan,
+    pool_statistics,
+    stack_heads,
+)
 
 # The logits of a discriminant are divided by it, because rows are not Gaussian, which makes a
 # discriminant too certain. With much noise its means are shrunk, it is less certain, and its logits

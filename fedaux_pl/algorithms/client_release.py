@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedaux_pl.functional import LinearClassifier
-from fedaux_pl.scoring import Collected, ReleasedHead, Scoring, Step
-from fedaux_pl.scoring.plan import Plan, PublicNumbers, first_step, plan
+from fedaux_pl.scoring import (
+    Collected,
+    Plan,
+    PublicNumbers,
+    ReleasedHead,
+    Scoring,
+    Step,
+    first_step,
+    plan,
+)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from fedaux_pl.algorithms.client_release import ClientRelease, Evidence, Release
 from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import SoftLabelSum, shrink_to_mean, standardized_labels
-from fedaux_pl.scoring import MeanScoring, Privacy, ScoresAndHead, ScoringRecipe
-from fedaux_pl.scoring.scoring import plain_settings
+from fedaux_pl.scoring import MeanScoring, Privacy, ScoresAndHead, ScoringRecipe, plain_settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,7 @@ from fedaux_pl.algorithms.one_release import OneRelease
 from fedaux_pl.errors import check_setting, is_positive
 from fedaux_pl.functional import LinearClassifier, classifier_of_means
 from fedaux_pl.functional.class_statistics import known_counts
-from fedaux_pl.scoring import ClassSums, Privacy, ReleasedHead, Scoring, Whitened
-from fedaux_pl.scoring.release import stack_heads
+from fedaux_pl.scoring import ClassSums, Privacy, ReleasedHead, Scoring, Whitened, stack_heads
 
 _TEMPERATURE = 0.1  # of the softmax of cosines
 

@@ -12,10 +12,16 @@ from fedaux_pl.callbacks.run_figures import class_counts
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.functional.soft_labels import MAX_SHARPNESS
-from fedaux_pl.scoring import ClassStatistics, ReleasedHead, Scoring, Sigmoid, Standardized
-from fedaux_pl.scoring.class_scorers import pool_statistics
-from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.release import stack_heads
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    ReleasedHead,
+    Scoring,
+    Sigmoid,
+    Standardized,
+    first_step,
+    pool_statistics,
+    stack_heads,
+)
 
 MAX_ROUNDS = 10  # of further rounds with missing classes, a note has the number
 MAX_NAMES = 10  # of further missing classes, a note has the number

@@ -7,8 +7,7 @@ from fedaux_pl.callbacks.client_results import as_markdown
 from fedaux_pl.callbacks.privacy_table import as_cells
 from fedaux_pl.callbacks.run_view import RunView
 from fedaux_pl.names import markdown_safe
-from fedaux_pl.scoring.guarantee import describe_sent
-from fedaux_pl.scoring.plan import first_step
+from fedaux_pl.scoring import describe_sent, first_step
 
 
 def chart_layout(federation: RunView) -> dict[str, dict[str, list[Any]]]:

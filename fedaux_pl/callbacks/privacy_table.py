@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from fedaux_pl.names import terminal_safe
-from fedaux_pl.scoring.guarantee import Guarantee
+from fedaux_pl.scoring import Guarantee
 
 PAGE = "docs/privacy.md"
 """The page that explains the table."""

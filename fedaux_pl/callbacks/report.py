@@ -31,7 +31,7 @@ from fedaux_pl.files import (
 )
 from fedaux_pl.lightning import Logger, TensorBoardLogger, TrainerFn, pl
 from fedaux_pl.names import file_safe, terminal_safe
-from fedaux_pl.scoring.guarantee import COSTS_AGAIN, UPDATES_IN_THE_CLEAR
+from fedaux_pl.scoring import COSTS_AGAIN, UPDATES_IN_THE_CLEAR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

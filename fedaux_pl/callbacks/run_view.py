@@ -8,9 +8,7 @@ from torch import Tensor
 from fedaux_pl.algorithms import Algorithm, Evidence
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.data.source import Examples
-from fedaux_pl.scoring import ReleasedHead
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import Plan
+from fedaux_pl.scoring import Guarantee, Plan, ReleasedHead
 
 
 class RunView(Protocol):

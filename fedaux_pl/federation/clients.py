@@ -24,8 +24,7 @@ from fedaux_pl.federation.state import RunState
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.modules import ClientModule
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.secure_sums import ReadBytes, SecureSum, seeded_bytes
+from fedaux_pl.scoring import PublicMap, ReadBytes, ReleasedHead, SecureSum, Step, seeded_bytes
 
 
 @dataclass

@@ -70,10 +70,7 @@ from fedaux_pl.models.classifier import is_composition
 from fedaux_pl.modules.batch_checks import first_entry
 from fedaux_pl.modules.classifier_module import TrainedPart
 from fedaux_pl.processes import choose_threads
-from fedaux_pl.scoring import ReleasedHead
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import Plan, PublicNumbers
-from fedaux_pl.scoring.secure_sums import check_sums
+from fedaux_pl.scoring import Guarantee, Plan, PublicNumbers, ReleasedHead, check_sums
 
 _OF_CLASSES_AND_CLIENTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
 """Prefixes of per-class and per-client metrics, and of their mean and worst."""

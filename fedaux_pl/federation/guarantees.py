@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedaux_pl.scoring import ReleasedHead, Scoring
-from fedaux_pl.scoring.guarantee import (
+from fedaux_pl.scoring import (
     UPDATES_IN_THE_CLEAR,
     Guarantee,
+    Plan,
+    ReleasedHead,
+    Scoring,
     describe_again,
+    describe_all,
+    describe_privacy,
+    first_step,
     tabulate_releases,
 )
-from fedaux_pl.scoring.plan import Plan, first_step
-from fedaux_pl.scoring.released_heads import describe_all, describe_privacy
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,7 @@ from fedaux_pl.federation.students import Students
 from fedaux_pl.functional import LinearClassifier, fit_linear_head
 from fedaux_pl.models import complete_options
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Collected, ReleasedHead, Step
-from fedaux_pl.scoring.plan import Plan
-from fedaux_pl.scoring.release import clients_of
-from fedaux_pl.scoring.released_heads import pack, unpack
+from fedaux_pl.scoring import Collected, Plan, ReleasedHead, Step, clients_of, pack, unpack
 
 _Ask = Callable[[], Sequence[ReleasedHead]]
 

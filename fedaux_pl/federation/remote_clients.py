@@ -7,7 +7,7 @@ from typing import Protocol
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.lightning import pl
-from fedaux_pl.scoring.guarantee import Guarantee
+from fedaux_pl.scoring import Guarantee
 
 
 class RemoteClients(Protocol):

@@ -14,9 +14,7 @@ from fedaux_pl.functional.averaging import State
 from fedaux_pl.lightning import move_data_to_device
 from fedaux_pl.modules.state_dicts import copy_state
 from fedaux_pl.processes import Processes
-from fedaux_pl.scoring import Collected, ReleasedHead
-from fedaux_pl.scoring.plan import Plan
-from fedaux_pl.scoring.released_heads import pack, unpack
+from fedaux_pl.scoring import Collected, Plan, ReleasedHead, pack, unpack
 
 _CHANGED_BY_ROUNDS = ("teachers", "client_optimizers", "client_states", "server_states", "votes")
 

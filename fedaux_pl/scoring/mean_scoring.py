@@ -1,11 +1,11 @@
-"""The default scoring: every client releases the mean of its whitened features."""
+"""Scoring by the mean of a client's features: the default of FedAUX."""
 
 from dataclasses import dataclass
 
 from fedaux_pl.scoring.calibration import Standardized
 from fedaux_pl.scoring.feature_maps import Whitened
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import Privacy
 from fedaux_pl.scoring.scorers import Mean
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -15,14 +15,14 @@ class MeanScoring(ScoringRecipe):
     """Scores by the mean w_i of a client's feature vectors, which the client releases.
 
     Features are whitened by statistics of the public auxiliary data and scaled to norm 1. The
-    server shrinks the means towards their average, as far as noise explains that they differ, and
-    scores x with exp(sharpness z), where z are the logits <w_i, row(x)> of client i, standardized
-    over the distillation data.
+    server moves the means towards their average, as far as noise explains their differences. It
+    then scores x with exp(sharpness z), where z are the logits <w_i, row(x)> of client i,
+    standardized over the distillation data.
 
     Attributes:
-        dimensions: The number of principal components; null to choose it by the noise.
-        whitening: How far the variances of the components are made equal, from 0 to 1; null to
-            choose it by the dimensions. ``Whitened`` explains both.
+        dimensions: The number of principal components; null chooses it by the noise.
+        whitening: How far the variances of the components are made equal, from 0 to 1; null chooses
+            it by the number of dimensions. ``Whitened`` explains both options.
         sharpness: How much more weight the more certain clients get, above 0 and at most 20.
 
     Examples:

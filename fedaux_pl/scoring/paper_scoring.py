@@ -1,4 +1,4 @@
-"""The scoring of the FedAUX paper, in its three variants."""
+"""Scoring by a logistic regression, as in the FedAUX paper, in three variants."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,8 +6,8 @@ from typing import Literal
 from fedaux_pl.errors import check_setting
 from fedaux_pl.scoring.calibration import Sigmoid
 from fedaux_pl.scoring.feature_maps import Identity
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import Privacy
 from fedaux_pl.scoring.scorers import Logistic
 from fedaux_pl.scoring.scoring import Scoring
 
@@ -16,16 +16,17 @@ from fedaux_pl.scoring.scoring import Scoring
 class PaperScoring(ScoringRecipe):
     """Scores by a logistic regression of a client's features against the public negatives D^-.
 
-    Every client releases the weight w_i of its regression (FedAUX, 3.4 and 3.5), and the server
-    scores x with the sigmoid of <w_i, row(x)>. A row is h_0(x), clipped to a norm.
+    Every client releases the weight w_i of its regression (FedAUX, 3.4 and 3.5). The server scores
+    x with the sigmoid of <w_i, row(x)>. A row is h_0(x), clipped to a norm and divided by it.
 
     Attributes:
         regularization: lambda of the regression.
         variant: ``private`` clips rows to the largest norm among D^-, which is public. The two
-            others are for comparison and NOT private: ``literal`` follows the paper's text, where
-            the norm is the largest of private data, too; ``authors`` follows the authors' code,
-            where lambda is also added to the sum of the losses instead of their mean. Both of them
-            had the noise of ``Privacy(mechanism="classical")``.
+            other variants are NOT private and meant for comparison. ``literal`` follows the text of
+            the paper, in which the norm is the largest among private data too. ``authors`` follows
+            the authors' code, which in addition adds lambda to the sum of the losses instead of
+            their mean. The paper and the authors' code use the noise of
+            ``Privacy(mechanism="classical")``.
 
     Examples:
         >>> PaperScoring(regularization=0.01).create(Privacy()).flaw
@@ -47,7 +48,7 @@ class PaperScoring(ScoringRecipe):
         scorer = Logistic(self.regularization)
         if self.variant == "authors":
             scorer = Logistic(self.regularization, normalized=False, tolerance=1e-6)
-        bound: Literal["negatives", "private"] = "private"
+        norm_bound: Literal["negatives", "private"] = "private"
         if self.variant == "private":
-            bound = "negatives"
-        return Scoring(scorer, Identity(), Sigmoid(), bound, privacy)
+            norm_bound = "negatives"
+        return Scoring(scorer, Identity(), Sigmoid(), norm_bound, privacy)

@@ -1,15 +1,16 @@
-"""A scoring recipe: the options from which a ``Scoring`` is created."""
+"""The base class of scoring recipes."""
 
 from abc import ABC, abstractmethod
 
-from fedaux_pl.scoring.release import Privacy
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.scoring import Scoring
 
 
 class ScoringRecipe(ABC):
-    """What the option ``scoring`` takes: a frozen dataclass whose fields are the user's options.
+    """The user's options of a scoring, from which a ``Scoring`` is created.
 
-    Subclass it to score with a scorer, a feature map or a calibration of your own.
+    The option ``scoring`` of a method takes a recipe: a frozen dataclass whose fields are the
+    options. Subclass it to score with a scorer, a feature map or a calibration of your own.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -25,4 +26,4 @@ class ScoringRecipe(ABC):
 
     @abstractmethod
     def create(self, privacy: Privacy) -> Scoring:
-        """Create the scoring in which everything that a client releases has this privacy."""
+        """Create the scoring. ``privacy`` applies to everything that a client releases."""

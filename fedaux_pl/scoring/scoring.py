@@ -1,4 +1,4 @@
-"""Certainty scoring: what clients release, and how it becomes scores."""
+"""A scoring: what a client releases, and how the server turns it into certainty scores."""
 
 import math
 from collections.abc import Sequence
@@ -9,30 +9,34 @@ from torch import Tensor
 
 from fedaux_pl.errors import check_setting
 from fedaux_pl.functional import shrink_to_mean
+from fedaux_pl.scoring import frozen_settings
 from fedaux_pl.scoring.calibration import Calibration, Standardized
-from fedaux_pl.scoring.feature_maps import FeatureMap, PublicMap
-from fedaux_pl.scoring.release import VERSION, Privacy, ReleasedHead, stack_heads
+from fedaux_pl.scoring.feature_maps import FeatureMap
+from fedaux_pl.scoring.privacy import Privacy
+from fedaux_pl.scoring.public_map import PublicMap
+from fedaux_pl.scoring.released_head import ReleasedHead, stack_heads
 from fedaux_pl.scoring.scorers import Scorer
 
 NormBound = float | Literal["negatives", "unit", "private"]
-"""The norm to which rows are clipped: a number, or where it comes from."""
+"""The norm to which rows are clipped: a number, or the name of its source."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Everything that defines the clients' certainty scores; a ``ScoringRecipe`` creates it.
+    """All parts that define the clients' certainty scores. A ``ScoringRecipe`` creates it.
 
-    ``plan`` makes of it the steps in which clients release.
+    ``plan`` then derives the steps in which clients release.
 
     Attributes:
-        scorer: What a client releases.
-        feature_map: How features are mapped first, by statistics of the public auxiliary data.
-        calibration: How the server turns a released vector into scores, at no cost in privacy; it
-            has no part with class statistics.
-        norm_bound: The norm to which feature vectors are clipped: a public number, ``negatives``
-            (the largest norm among D^-), ``unit`` (all are scaled to norm 1), or ``private`` (the
-            paper's, over private data too: NOT private, for comparison).
-        privacy: The privacy of all that a client releases.
+        scorer: Computes the vector that a client releases.
+        feature_map: Maps features before they are scored, by statistics of public auxiliary data.
+        calibration: Turns released vectors into scores, at no cost in privacy. Class statistics do
+            not use it.
+        norm_bound: The norm to which rows are clipped: a public number; ``negatives`` for the
+            largest norm among D^-; ``unit`` to scale every row to norm 1; ``private`` for the
+            largest norm among private data too, as in the paper. ``private`` is NOT private and is
+            meant for comparison.
+        privacy: The privacy of everything that a client releases.
     """
 
     scorer: Scorer
@@ -51,7 +55,7 @@ class Scoring:
         is_valid = is_positive or bound in ("negatives", "unit", "private")
         expected = "be 'negatives', 'unit', 'private' or a positive number"
         check_setting("norm_bound", bound, is_valid, expected)
-        # it scales the vectors of clients differently: they have no sum and no mean
+        # A private bound scales the vectors of clients differently, so that they cannot be pooled.
         if bound == "private" and (self.calibration.shrinks or self.scorer.uses_labels):
             raise ValueError(
                 "norm_bound is private, which needs a scorer without labels and a calibration that "
@@ -62,77 +66,79 @@ class Scoring:
     @property
     def flaw(self) -> str:
         """Why (epsilon, delta) does not hold with these options; empty if it holds."""
-        is_private = self.norm_bound == "private"
-        flaw = "the norm bound is the largest of private data" if is_private else ""
-        return "; ".join(filter(None, [flaw, self.scorer.flaw]))
+        flaws = []
+        if self.norm_bound == "private":
+            flaws.append("the norm bound is the largest of private data")
+        if self.scorer.flaw:
+            flaws.append(self.scorer.flaw)
+        return "; ".join(flaws)
 
     @property
     def depends_on_negatives(self) -> bool:
-        """Whether a release depends on D^-, by its scorer or by its norm bound."""
+        """Whether a release depends on D^-, through its scorer or through its norm bound."""
         return self.scorer.uses_negatives or self.norm_bound in ("negatives", "private")
 
-    def settings(self) -> dict[str, Any]:
-        """Return all options as plain values; an object becomes its class name and its fields."""
-        return {**self.release_settings(), **self.privacy.sum_settings()} | {
-            "calibration": plain_settings(self.calibration),
-            "secret_noise": self.privacy.secret,
-        }
-
-    def release_settings(self) -> dict[str, Any]:
-        """Return the options that determine a release, as plain values.
-
-        The calibration is left out: changing it needs no new release, which would cost privacy
-        again. The settings below are part of the keys of ledgers and caches: never rename,
-        reorder or remove one.
-        """
-        return {
-            "scorer": plain_settings(self.scorer),
-            "feature_map": plain_settings(self.feature_map),
-            "norm_bound": self.norm_bound,
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "mechanism": self.privacy.mechanism,
-            "version": VERSION,
-        }
-
     def fit_map(self, features: Tensor, negatives: Tensor) -> PublicMap:
-        """Fit the public map to h_0(x) on D_aux, shape (N, d), and on D^-, at the server."""
+        """Fit the public map and set its norm bound, at the server.
+
+        Args:
+            features: h_0(x) on D_aux, shape (N, d).
+            negatives: h_0(x) on D^-, shape (|D^-|, d).
+        """
         public_map = self.feature_map.fit(features)
         if self.norm_bound == "unit":
             return replace(public_map, unit=True)
         if not isinstance(self.norm_bound, str):
             return replace(public_map, bound=float(self.norm_bound))
-        # "negatives"; also "private", whose bound client_map raises at the client
+        # "negatives" and "private": ``client_map`` raises the bound of "private" at the client
         bound = public_map.largest_norm(negatives)
         expected = "be positive and finite to serve as norm_bound"
         check_setting("the largest norm among the negatives", bound, 0 < bound < math.inf, expected)
         return replace(public_map, bound=bound)
 
     def client_map(self, public_map: PublicMap, positives: Tensor) -> PublicMap:
-        """Return the map that a client uses: the public one unless norm_bound is ``private``."""
+        """Return the map that a client uses: the public map, unless norm_bound is ``private``.
+
+        ``positives`` are h_0(x) on D_i, shape (|D_i|, d).
+        """
         if self.norm_bound != "private":
             return public_map
         return replace(public_map, bound=max(public_map.bound, public_map.largest_norm(positives)))
 
     def sensitivity(self, num_positives: int, num_negatives: int) -> float:
-        """Bound how far replacing one record of D_i can move the vector before noise."""
+        """Bound how far replacing one record of D_i can move the vector before noise.
+
+        The arguments are |D_i| and |D^-|.
+        """
         num_negatives = num_negatives if self.scorer.uses_negatives else 0
         return self.scorer.sensitivity(num_positives, num_negatives)
 
     def shrink_heads(self, heads: Sequence[ReleasedHead]) -> list[ReleasedHead]:
-        """Shrink the heads of the clients of one architecture, if the calibration does so."""
+        """Move the vectors of one architecture towards their mean, if the calibration asks for it.
+
+        They move as far as noise explains their differences, see ``functional.shrink_to_mean``.
+        """
         if not self.calibration.shrinks or not heads:
             return list(heads)
         shrunk = shrink_to_mean(*stack_heads(heads))
         return [replace(head, weight=weight) for head, weight in zip(heads, shrunk, strict=True)]
 
+    def release_settings(self) -> dict[str, Any]:
+        """Return the options that determine a release, as plain values."""
+        return frozen_settings.release_settings(
+            self.scorer,
+            self.feature_map,
+            self.norm_bound,
+            self.privacy.epsilon,
+            self.privacy.delta,
+            self.privacy.mechanism,
+        )
 
-def plain_settings(option: Scorer | FeatureMap | Calibration) -> dict[str, Any]:
-    """Return the class name and the plain fields; a class of another package with its module."""
-    kind = type(option)
-    name = kind.__name__
-    if not kind.__module__.startswith("fedaux_pl."):
-        name = f"{kind.__module__}.{kind.__qualname__}"
-    sent = option.sent_shapes(0, 0) if isinstance(option, Scorer) else {}
-    fields = {name: value for name, value in vars(option).items() if name not in sent}
-    return {"class": name, **fields}
+    def settings(self) -> dict[str, Any]:
+        """Return all options as plain values, which a checkpoint compares."""
+        return {
+            **self.release_settings(),
+            **self.privacy.sum_settings(),
+            "calibration": frozen_settings.plain_settings(self.calibration),
+            "secret_noise": self.privacy.secret,
+        }

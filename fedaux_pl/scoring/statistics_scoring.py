@@ -1,11 +1,11 @@
-"""Scoring by class statistics: every client releases sums of its whitened features by class."""
+"""Scoring by the class statistics of a client's features."""
 
 from dataclasses import dataclass
 
-from fedaux_pl.scoring.class_scorers import ClassStatistics
 from fedaux_pl.scoring.feature_maps import Whitened
+from fedaux_pl.scoring.privacy import Privacy
 from fedaux_pl.scoring.recipe import ScoringRecipe
-from fedaux_pl.scoring.release import Privacy
+from fedaux_pl.scoring.scorers import ClassStatistics
 from fedaux_pl.scoring.scoring import Scoring
 
 
@@ -14,14 +14,15 @@ class StatisticsScoring(ScoringRecipe):
     """Scores by the class statistics of a client's features, which the client releases.
 
     Features are whitened by statistics of the public auxiliary data and scaled to norm 1. The
-    server makes a classifier p(c | x) of the sum of the statistics of all clients.
+    server adds up the statistics of all clients and makes a classifier p(c | x) from the sum.
 
     Attributes:
-        dimensions: The number of principal components; null to choose it by the noise.
-        whitening: How far the variances of the components are made equal, from 0 to 1; null for
-            0.5. ``Whitened`` explains both.
-        releases: 2 if clients also release the gradient of the classifier, for which the first
-            release leaves half of the budget; 1 if not; null to choose by the noise.
+        dimensions: The number of principal components; null chooses it by the noise.
+        whitening: How far the variances of the components are made equal, from 0 to 1; null means
+            0.5. ``Whitened`` explains both options.
+        releases: 1 if clients release only their statistics. 2 if clients also release the gradient
+            of the classifier; each of the two releases then has half of the budget. null chooses
+            the number by the noise.
 
     Examples:
         >>> StatisticsScoring(releases=1).create(Privacy()).scorer

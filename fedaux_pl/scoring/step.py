@@ -1,4 +1,4 @@
-"""A step of the plan of releases: what every client releases once, with its share of the budget."""
+"""A step of releases: the vector that every client releases once, and its share of the budget."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +7,19 @@ from typing import Any, Self
 from torch import Tensor
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring.class_scorers import SummableScorer
-from fedaux_pl.scoring.feature_maps import PublicMap
-from fedaux_pl.scoring.release import LARGEST_NOISE, Release, ReleasedHead, SecureSums
-from fedaux_pl.scoring.scorers import Scorer
+from fedaux_pl.scoring import frozen_settings
+from fedaux_pl.scoring.costs import Release
+from fedaux_pl.scoring.noise import LARGEST_NOISE
+from fedaux_pl.scoring.privacy import SecureSums
+from fedaux_pl.scoring.public_map import PublicMap
+from fedaux_pl.scoring.released_head import ReleasedHead
+from fedaux_pl.scoring.scorers import Scorer, SummableScorer
 from fedaux_pl.scoring.scoring import Scoring
 
-SUM_MARGIN = 1e-3
-"""A sum of integers may have this much more noise than it needs, because rows are rounded."""
+MOST_NOISE_OF_SUMS = 1 + 1e-3
+"""How many times the noise that it needs a secure sum may have, because its rows are rounded to
+integers."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,10 @@ class Step:
     """One release of every client.
 
     Attributes:
-        scoring: The options, with the scorer of this release.
+        scoring: The options of the step, in which the scorer is the scorer of this step.
         name: ``scores``, ``statistics``, ``counts`` or ``gradient``.
-        share: Its share of the budget, as in ``Privacy.cost``.
-        summed: Whether the server gets the sum over clients alone.
+        share: The step's share of the privacy budget, as in ``Privacy.cost``.
+        summed: Whether the server receives only the sum over clients, by a secure sum.
 
     Examples:
         >>> import torch
@@ -46,7 +51,7 @@ class Step:
 
     @property
     def scorer(self) -> Scorer:
-        """What computes the vector."""
+        """The scorer that computes the vector."""
         return self.scoring.scorer
 
     @property
@@ -57,15 +62,16 @@ class Step:
 
     @property
     def secure(self) -> SecureSums:
-        """The options of a summed step."""
+        """The options of secure sums, for a summed step."""
         options = self.scoring.privacy.secure
         assert options is not None  # noqa: S101 - the plan sums only with them
         return options
 
     @property
     def sends(self) -> bool:
-        """Whether the server sends tensors with it, which it computes from earlier releases."""
-        return bool(self.scorer.sent_shapes(1, 1))  # at any sizes
+        """Whether the server first sends tensors, which it computes from earlier releases."""
+        any_length = 1
+        return bool(self.scorer.sent_shapes(any_length, any_length))
 
     def with_sent(self, tensors: Mapping[str, Tensor]) -> Self:
         """Return the step with the tensors that the server sends."""
@@ -75,21 +81,10 @@ class Step:
         return replace(self, scoring=replace(self.scoring, scorer=scorer))
 
     def settings(self) -> dict[str, Any]:
-        """Return all that determines the release but data, as plain values.
-
-        Earlier releases are found by this text: never rename, reorder or remove one.
-        """
-        settings: dict[str, Any] = {}
-        if self.summed or self.share != 1:
-            settings["part"] = {"share": self.share, "summands": 1}
-        if self.summed:
-            settings |= self.scoring.privacy.sum_settings()
-        return settings | self.scoring.release_settings()
-
-    def cost(self, sensitivity: float, simulated: bool, summands: int = 1) -> Release:
-        """Return what the release of a vector with this l2-sensitivity costs."""
-        release = self.scoring.privacy.cost(sensitivity, simulated, self.share, summands)
-        return replace(release, flaw=self.scoring.flaw, what=self.scorer.what)
+        """Return all options that determine the release, as plain values."""
+        sums = self.scoring.privacy.sum_settings()
+        release = self.scoring.release_settings()
+        return frozen_settings.step_settings(release, sums, self.share, self.summed)
 
     def release(
         self,
@@ -100,11 +95,17 @@ class Step:
         noise_seed: int | None,
         labels: Tensor | None = None,
     ) -> ReleasedHead:
-        """Compute a client's release: the vector of its rows, with noise (FedAUX, Algorithm 1).
+        """Compute the release of a client: the vector of its rows, with noise (Algorithm 1).
 
-        ``positives`` and ``negatives`` are h_0(x) on D_i and D^-, shape (N, d), ``public_map`` is
-        what ``Scoring.fit_map`` returned at the server, ``noise_seed`` as in ``Privacy.release``,
-        and ``labels`` are one-hot, shape (|D_i|, C), for a scorer that uses them.
+        Args:
+            client: The number of the client.
+            positives: h_0(x) on D_i, shape (|D_i|, d).
+            negatives: h_0(x) on D^-, shape (|D^-|, d), which may be empty if the scorer does not
+                use them.
+            public_map: The map that ``Scoring.fit_map`` returned at the server.
+            noise_seed: None for secret noise, a seed for simulated noise, as in
+                ``Privacy.release``.
+            labels: The one-hot labels of D_i, shape (|D_i|, C), if the scorer uses labels.
         """
         scoring = self.scoring
         public_map = scoring.client_map(public_map, positives)
@@ -123,21 +124,33 @@ class Step:
         public_map: PublicMap,
         noise_seed: int | None,
     ) -> ReleasedHead:
-        """Add noise to a vector with this l2-sensitivity and return the release."""
+        """Add noise to a vector of this l2-sensitivity, and return the release."""
         privacy = self.scoring.privacy
         weight, cost = privacy.release(vector, sensitivity, noise_seed, self.share)
-        release = replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)
-        return ReleasedHead(client, weight, public_map, release)
+        return ReleasedHead(client, weight, public_map, self._described(cost))
+
+    def cost(self, sensitivity: float, simulated: bool, summands: int = 1) -> Release:
+        """Return the cost of releasing a vector of this l2-sensitivity, see ``Privacy.cost``."""
+        privacy = self.scoring.privacy
+        return self._described(privacy.cost(sensitivity, simulated, self.share, summands))
+
+    def _described(self, cost: Release) -> Release:
+        """Return a cost that says what is released and whether the scoring has a flaw."""
+        return replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)
 
     def check_release(
         self, head: ReleasedHead, num_positives: int, num_negatives: int, name: str = ""
     ) -> None:
-        """Raise a PrivacyError unless a new, stored or received head has the noise it needs."""
+        """Raise a PrivacyError unless a head has the noise that this step needs.
+
+        The head may be new, stored or received. ``name`` is the name of the client for the message.
+        """
         stated = head.release
         sensitivity = self.scoring.sensitivity(num_positives, num_negatives)
         needed = self.cost(sensitivity, stated.simulated, stated.summands)
-        largest = needed.sigma * (1 + (SUM_MARGIN if self.summed else 1e-9))
-        if not needed.sigma * (1 - 1e-9) <= stated.sigma <= largest:
+        smallest_sigma = needed.sigma * (1 - _ROUNDING)
+        largest_sigma = needed.sigma * (MOST_NOISE_OF_SUMS if self.summed else 1 + _ROUNDING)
+        if not smallest_sigma <= stated.sigma <= largest_sigma:
             raise PrivacyError(
                 f"the release of {name or f'client {head.client}'} has noise of standard "
                 f"deviation {stated.sigma:g} at sensitivity {stated.sensitivity:g}, but epsilon "
@@ -147,17 +160,17 @@ class Step:
             )
 
     def largest_value(self, num_positives: int, num_negatives: int) -> float:
-        """Bound the numbers of a release: the scorer's largest norm plus the largest noise."""
+        """Bound the entries of a release: the scorer's largest norm plus the largest noise."""
         sensitivity = self.scoring.sensitivity(num_positives, num_negatives)
         sigma = self.cost(sensitivity, simulated=False).sigma
-        norm = self.scorer.largest_norm(num_positives, num_negatives) * (1 + 1e-9)  # rounding
+        norm = self.scorer.largest_norm(num_positives, num_negatives) * (1 + _ROUNDING)
         return norm + LARGEST_NOISE * sigma
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The clients that are asked for a step, and what they have released so far."""
+    """The releases of a step that the server has collected so far."""
 
     step: Step
-    clients: Sequence[int]
-    heads: Sequence[ReleasedHead] = ()
+    clients: Sequence[int]  # the clients that the server asks for a release
+    heads: Sequence[ReleasedHead] = ()  # what these clients have released so far

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedaux_pl.data.cache import CacheKey, tensor_digest
 from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.release import VERSION
+from fedaux_pl.scoring import RELEASE_VERSION
 
 AGREEMENT_FORMAT = 1
 """The entry ``format`` of the settings that server and sites share, which is in `sum_digest`.
@@ -133,7 +133,7 @@ def evaluation_key(
     models = f"{list(architectures)} {model_options}"
     options = f"{privacy.epsilon} {privacy.delta}"
     # all of it is ``start``: another evaluation is allowed as long as the budget lasts
-    return ReleaseKey(f"evaluation {VERSION} {models} {options} {data} {received}")
+    return ReleaseKey(f"evaluation {RELEASE_VERSION} {models} {options} {data} {received}")
 
 
 def agreement_digest(agreement: Mapping[str, object]) -> str:

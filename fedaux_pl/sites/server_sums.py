@@ -17,9 +17,7 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError, PrivacyError, first_line
 from fedaux_pl.files import state_folder, write_json_atomically
 from fedaux_pl.models import backbone_state
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.plan import check_records
-from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.scoring import PublicMap, ReleasedHead, SecureSum, Step, check_records
 from fedaux_pl.sites.codes import ABSENT, FINAL
 from fedaux_pl.sites.ledger_keys import sum_digest
 from fedaux_pl.sites.messages import keys, masked

@@ -10,8 +10,7 @@ from torch import Tensor
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.context import ServerFeatures
-from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.answer_collector import AnswerCollector
 from fedaux_pl.sites.first_results import FirstResults

@@ -15,9 +15,7 @@ from fedaux_pl.federation.preparation import describe_model, load_or_compute
 from fedaux_pl.federation.role import Role
 from fedaux_pl.lightning import pl
 from fedaux_pl.models import complete_options
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import first_step
-from fedaux_pl.scoring.release import clients_of
+from fedaux_pl.scoring import Guarantee, clients_of, first_step
 from fedaux_pl.sites.adapt_algorithm import adapt_algorithm
 from fedaux_pl.sites.agreement import create_agreement
 from fedaux_pl.sites.answer_collector import AnswerCollector

@@ -14,9 +14,15 @@ from torch import Tensor
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.scoring import PublicMap, ReleasedHead, spent
-from fedaux_pl.scoring.plan import Plan, check_records, first_step
-from fedaux_pl.scoring.secure_sums import SecureSum
+from fedaux_pl.scoring import (
+    Plan,
+    PublicMap,
+    ReleasedHead,
+    SecureSum,
+    check_records,
+    first_step,
+    spent,
+)
 from fedaux_pl.sites.budget import ALONE, Budget, NewRelease
 from fedaux_pl.sites.ledger_keys import MASKED_VECTOR, Attempt, ReleaseKey, sum_digest
 from fedaux_pl.sites.messages.prepare import ReleaseRequest

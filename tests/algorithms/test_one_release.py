@@ -15,9 +15,11 @@ from fedaux_pl.functional import classifier_of_means, soft_labels
 from fedaux_pl.scoring import (
     Centered,
     Collected,
+    Guarantee,
     MeanScoring,
     PaperScoring,
     Privacy,
+    PublicNumbers,
     Residuals,
     ScoresAndHead,
     SecureSums,
@@ -25,8 +27,6 @@ from fedaux_pl.scoring import (
     Step,
     spent,
 )
-from fedaux_pl.scoring.guarantee import Guarantee
-from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, measured, run, split, weights
 from tests.paper import Parts
 

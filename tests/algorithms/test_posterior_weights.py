@@ -13,10 +13,10 @@ from fedaux_pl.scoring import (
     ClassStatistics,
     Collected,
     Privacy,
+    PublicNumbers,
     SecureSums,
     StatisticsScoring,
 )
-from fedaux_pl.scoring.plan import PublicNumbers
 from tests.federations import FewDigits, assert_same, create, fit, run, split, weights
 from tests.paper import Parts
 

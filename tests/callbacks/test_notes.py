@@ -13,8 +13,14 @@ from fedaux_pl.callbacks.notes import (
     describe_noise,
     describe_remedy,
 )
-from fedaux_pl.scoring import ClassStatistics, Release, ReleasedHead, Sigmoid, Standardized
-from fedaux_pl.scoring.release import stack_heads
+from fedaux_pl.scoring import (
+    ClassStatistics,
+    Release,
+    ReleasedHead,
+    Sigmoid,
+    Standardized,
+    stack_heads,
+)
 from tests.command_line import refusal
 from tests.paper import paper_scoring
 

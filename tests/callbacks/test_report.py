@@ -30,8 +30,7 @@ from fedaux_pl.callbacks import run_figures
 from fedaux_pl.callbacks.best_checkpoint import BestCheckpoint
 from fedaux_pl.callbacks.notes import RunNotes
 from fedaux_pl.callbacks.report import FederationReport, write_curve, write_summary
-from fedaux_pl.scoring import MeanScoring, Privacy
-from fedaux_pl.scoring.guarantee import UPDATES_IN_THE_CLEAR
+from fedaux_pl.scoring import UPDATES_IN_THE_CLEAR, MeanScoring, Privacy
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
 

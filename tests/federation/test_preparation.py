@@ -27,8 +27,9 @@ from fedaux_pl.scoring import (
     Standardized,
     Step,
     Whitened,
+    pack,
+    unpack,
 )
-from fedaux_pl.scoring.released_heads import pack, unpack
 from tests.federations import (
     FewDigits,
     assert_same,
@@ -205,7 +206,7 @@ def test_a_release_of_other_code_is_refused(tmp_path, monkeypatch):
         fit(tmp_path, wrong, 0)
     with pytest.raises(PrivacyError, match=r"client 0 has noise .* made by other code"):
         fit(tmp_path, create(paper_fedaux()), 0)
-    monkeypatch.setattr("fedaux_pl.scoring.scoring.VERSION", "next")
+    monkeypatch.setattr("fedaux_pl.scoring.frozen_settings.RELEASE_VERSION", "next")
     federation = create(paper_fedaux())
     fit(tmp_path, federation, 0)  # another version releases anew
     assert federation.heads[0].release.sensitivity > wrong.heads[0].release.sensitivity

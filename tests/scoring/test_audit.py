@@ -157,7 +157,7 @@ def test_sound_scorings_survive(scorer, options, tight):
 def test_every_scorer_is_attacked():
     parts = vars(package).values()
     kinds = [part for part in parts if isinstance(part, type) and issubclass(part, Scorer)]
-    # those of test_class_scorers.py
+    # these are attacked in scorers/test_labeled_scorers.py
     with_labels = {ClassStatistics, ClassSums, ClassCounts, Residuals, ScoresAndHead}
     assert set(kinds) == {Scorer, SummableScorer, Mean, Logistic} | with_labels
 
@@ -239,7 +239,7 @@ def test_a_membership_game_against_released_heads_stays_below_the_claim():
 @pytest.mark.nightly
 def test_a_membership_game_is_won_when_the_noise_is_halved(monkeypatch):
     monkeypatch.setattr(
-        "fedaux_pl.scoring.release.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2
+        "fedaux_pl.scoring.privacy.gaussian_sigma", lambda *options: gaussian_sigma(*options) / 2
     )
     assert membership_game(Mean()) > EPSILON
 

@@ -7,6 +7,7 @@ import torch
 
 from fedaux_pl.scoring import (
     ClassStatistics,
+    Guarantee,
     Identity,
     Logistic,
     Mean,
@@ -14,8 +15,9 @@ from fedaux_pl.scoring import (
     SecureSums,
     Step,
     Whitened,
+    tabulate_releases,
 )
-from fedaux_pl.scoring.guarantee import SIMULATED, Guarantee, tabulate_releases
+from fedaux_pl.scoring.guarantee import SIMULATED
 from tests.paper import paper_scoring
 
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaux_pl.functional import gaussian_sigma
-from fedaux_pl.scoring import Centered, Identity, Logistic, Mean, Step, Whitened
-from fedaux_pl.scoring import release as release_module
+from fedaux_pl.scoring import Centered, Identity, Logistic, Mean, Step, Whitened, noise
 from tests.paper import paper_scoring
 
 SCORINGS = st.fixed_dictionaries(
@@ -44,8 +43,8 @@ def test_a_replaced_record_moves_a_release_by_at_most_its_sensitivity(
     public_map = scoring.fit_map(public, negatives)
     heads = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_module, "standard_normal", _zeros)
-        patch.setattr(release_module, "round_to_grid", lambda vector, sigma: vector)
+        patch.setattr(noise, "standard_normal", _zeros)
+        patch.setattr(noise, "round_to_grid", lambda vector, sigma: vector)
         for value in (one, other):
             data = own.clone()
             data[0] = value * (negatives[0] if seed % 2 else torch.ones(6))

@@ -1,11 +1,10 @@
 import dataclasses
-import json
 import math
 
 import pytest
 import torch
 
-from fedaux_pl import FedAUX, FedAUXfdp, FedClassMeans
+from fedaux_pl import FedAUX
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.functional import gaussian_sigma, scoring_sensitivity
 from fedaux_pl.modules import ScoringHead
@@ -22,12 +21,11 @@ from fedaux_pl.scoring import (
     Scorer,
     Scoring,
     ScoringRecipe,
-    Sigmoid,
     Standardized,
     Step,
     Whitened,
 )
-from fedaux_pl.scoring.scorers import check_converged
+from fedaux_pl.scoring.scorers.checks import check_converged
 from tests.paper import Parts, paper_scoring
 
 SCORERS = [Mean(), Logistic()]
@@ -143,39 +141,6 @@ def test_the_mean_does_not_use_the_negatives():
     public = scoring.fit_map(negatives, negatives)
     heads = [Step(scoring).release(0, own, x, public, 1) for x in (negatives, negatives * math.nan)]
     assert torch.equal(heads[0].weight, heads[1].weight)
-
-
-def test_what_determines_a_release_and_what_does_not():
-    base = paper_scoring().release_settings()
-    same = [{"calibration": Standardized()}, {"calibration": Sigmoid(1e-3)}, {"secret": True}]
-    for options in same:
-        assert paper_scoring(**options).release_settings() == base
-        assert paper_scoring(**options).settings() != paper_scoring().settings()
-    others = [
-        *({"epsilon": None}, {"delta": 1e-6}, {"mechanism": "classical"}, {"norm_bound": "unit"}),
-        *({"scorer": Logistic(regularization=0.2)}, {"scorer": Logistic(normalized=False)}),
-        *({"scorer": Logistic(tolerance=1e-9)}, {"scorer": Mean()}),
-        *({"feature_map": Centered()}, {"feature_map": Whitened()}),
-    ]
-    for options in others:
-        assert paper_scoring(**options).release_settings() != base
-    whitened = paper_scoring(feature_map=Whitened(dimensions=7))
-    assert whitened.release_settings()["feature_map"]["dimensions"] == 7
-
-
-def test_recorded_settings_are_plain_values_and_keep_their_names():
-    """Keys of ledgers and caches hold the first ones, checkpoints and summaries all of them."""
-    parts = "{'scorer': {'class': 'Mean'}, 'feature_map': {'class': 'Whitened', 'dimensions': 128, "
-    parts += "'whitening': 0.75}, 'norm_bound': 'unit', 'epsilon': 0.1, 'delta': 1e-05, "
-    parts += "'mechanism': 'analytic', 'version': 1}"
-    whitened = FedAUX(scoring=MeanScoring(128, 0.75)).scoring
-    assert str(whitened.release_settings()) == parts
-    for method in (FedAUX, FedAUXfdp, FedClassMeans):
-        settings = method(privacy=Privacy(2.0, 1e-6, secret=True)).settings()
-        assert settings == json.loads(json.dumps(settings))
-        recorded = [settings[name] for name in ("epsilon", "delta", "mechanism", "secret_noise")]
-        assert recorded == [2.0, 1e-6, "analytic", True]
-        assert "privacy" not in settings
 
 
 def test_the_defaults_of_the_parts_are_those_of_fedaux():

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.scoring import Privacy
-from fedaux_pl.scoring.release import Release
+from fedaux_pl.scoring import Privacy, Release
 from fedaux_pl.sites.budget import ALONE, Budget
 from fedaux_pl.sites.ledger import Entry, Ledger
 from fedaux_pl.sites.ledger_keys import ReleaseKey

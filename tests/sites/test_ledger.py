@@ -17,8 +17,7 @@ import torch
 
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.files import NameTakenError
-from fedaux_pl.scoring import Privacy, spent
-from fedaux_pl.scoring.release import Release
+from fedaux_pl.scoring import Privacy, Release, spent
 from fedaux_pl.sites.ledger import Entry, Ledger, PrivacySpent, _checksum
 
 RECORDS = {0: np.arange(5, dtype=np.uint64), 1: np.arange(5, 9, dtype=np.uint64)}

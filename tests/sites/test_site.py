@@ -12,16 +12,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torchvision
+from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.federation.preparation import Preparation
 from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data import Digits
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
-from fedaux_pl.federation.context import ServerFeatures
-from fedaux_pl.federation.preparation import Preparation
-from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened
-from fedaux_pl.scoring.release import spent
+from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened, spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.handlers.handler import Reply

@@ -17,11 +17,11 @@ from fedaux_pl.federation import LocalTraining
 from fedaux_pl.scoring import (
     ClassStatistics,
     Privacy,
+    SecureSum,
     SecureSums,
     StatisticsScoring,
     spent,
 )
-from fedaux_pl.scoring.secure_sums import SecureSum
 from fedaux_pl.sites import Limits, server_sums, site_sums
 from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.secure_sum import pin, signing_key
@@ -402,13 +402,13 @@ def test_a_sum_that_the_check_of_a_site_refuses_is_refused_at_the_start(tmp_path
 
 def test_records_of_all_sites_are_counted_before_anybody_pays(tmp_path, monkeypatch):
     federation, data, hub = sites(tmp_path)
-    monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 30)
+    monkeypatch.setattr("fedaux_pl.scoring.planning.most_records", lambda rho: 30)
     words = r"have \d+ records together; expected at most 30: leave out"
     with pytest.raises(ConfigurationError, match=words):
         run(tmp_path, federation, data)
     assert entries() == []
     assert {tuple(message.fields) for message in hub.sent} == {("request", "size")}
-    monkeypatch.setattr("fedaux_pl.scoring.plan.most_records", lambda rho: 1)
+    monkeypatch.setattr("fedaux_pl.scoring.planning.most_records", lambda rho: 1)
     with pytest.raises(ConfigurationError, match="expected at most 1: leave out"):
         sites(tmp_path)  # a site knows its own
 

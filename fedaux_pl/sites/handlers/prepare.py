@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.scoring.plan import Plan, first_step
-from fedaux_pl.scoring.released_heads import pack, unpack
+from fedaux_pl.scoring import Plan, first_step, pack, unpack
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.budget import Budget, NewRelease
 from fedaux_pl.sites.handlers.handler import Reply

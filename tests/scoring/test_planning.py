@@ -9,53 +9,27 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.scoring import (
     ClassCounts,
     ClassStatistics,
-    Logistic,
     Mean,
     Privacy,
+    PublicNumbers,
     Residuals,
     Scoring,
     SecureSums,
     Step,
     Whitened,
-    spent,
-)
-from fedaux_pl.scoring.plan import (
-    PublicNumbers,
-    choose_count_share,
-    choose_dimensions,
-    choose_releases,
     plan,
+    spent,
 )
 
 NUMBERS = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
 LOCAL = {"secure": None}
 SECURE = {"secure": SecureSums()}
-EPSILONS = [1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
 
 
 def scoring(releases=None, dimensions=None, scorer=None, **privacy):
     feature_map = Whitened(dimensions, None if dimensions is None else 0.6)
     scorer = scorer or ClassStatistics(releases=releases)
     return Scoring(scorer, feature_map, privacy=Privacy(**privacy))
-
-
-def test_public_numbers_of_several_architectures():
-    numbers = PublicNumbers({"resnet8": [10, 30], "shufflenet": [5, 5, 10]}, classes=10)
-    assert (numbers.records, numbers.noises(Privacy())) == (30, 2)
-
-
-def test_dimensions_are_those_of_the_formula():
-    """n / (C m J^(1/4)) = 16,000 / (10 * 3.73 * 2) and |D_i| / m, rounded to powers of 2."""
-    numbers = PublicNumbers({"resnet8": [1000] * 16}, classes=10)
-    assert choose_dimensions(ClassStatistics(), Privacy(1.0), numbers) == 256
-    assert choose_dimensions(ClassStatistics(), Privacy(1.0, **SECURE), numbers) == 512
-    assert choose_dimensions(Mean(), Privacy(1.0), numbers) == 256
-
-
-@pytest.mark.parametrize("scorer", [Mean(), Logistic()])
-def test_the_length_of_a_row_follows_from_that_of_a_vector(scorer):
-    vector = torch.zeros(scorer.vector_length(7, 3))
-    assert scorer.row_length(vector, num_classes=3) == 7
 
 
 @pytest.mark.parametrize("sums", [LOCAL, SECURE])
@@ -135,26 +109,6 @@ def test_the_gradient_has_the_plan_of_the_statistics():
     assert gradient.scorer.tensors() == tensors
     first = steps["statistics"]
     assert dataclasses.replace(gradient, scoring=first.scoring, name=first.name) == first
-
-
-def test_less_noise_never_means_fewer_dimensions_or_releases_or_more_for_counts():
-    for sums in (LOCAL, SECURE):
-        budgets = [*(Privacy(e, **sums) for e in EPSILONS), Privacy(None, **sums)]
-        for scorer in (ClassStatistics(), Mean()):
-            dimensions = [choose_dimensions(scorer, own, NUMBERS) for own in budgets]
-            assert dimensions == sorted(dimensions)
-            assert 1 <= dimensions[0] < dimensions[-1]
-        releases = [choose_releases(own, NUMBERS) for own in budgets]
-        shares = [choose_count_share(own, NUMBERS) for own in budgets]
-        assert releases == sorted(releases)
-        assert (releases[0], releases[-1]) == (1, 2)
-        assert shares == sorted(shares, reverse=True)
-        assert 0 < shares[-1] < shares[0] < 0.5
-    for epsilon in EPSILONS:
-        local, secure = (
-            choose_releases(Privacy(epsilon, **own), NUMBERS) for own in (LOCAL, SECURE)
-        )
-        assert local <= secure
 
 
 def test_more_records_than_a_secure_sum_can_have_are_refused():

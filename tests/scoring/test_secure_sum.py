@@ -16,12 +16,14 @@ from fedaux_pl.scoring import (
     PublicMap,
     ReleasedHead,
     Residuals,
+    SecureSum,
     SecureSums,
     Step,
     Whitened,
+    check_sums,
+    plan,
+    seeded_bytes,
 )
-from fedaux_pl.scoring.plan import plan
-from fedaux_pl.scoring.secure_sums import SecureSum, check_sums, seeded_bytes
 from tests.scoring.test_audit import DELTA, EPSILON, FEW, epsilon_lower_bound
 
 K, CLASSES = 2, 2
@@ -60,7 +62,7 @@ def test_a_sum_without_noise_is_that_of_the_vectors(scorer):
 @pytest.mark.parametrize(("summands", "colluders"), [(3, 1), (20, 1), (20, 5)])
 def test_the_noise_of_all_but_the_colluders_is_that_of_the_guarantee(summands, colluders):
     own = secure(summands, colluders=colluders)
-    whole = own.step.scoring.privacy.cost(1.0).sigma * math.sqrt(own.sensitivity[0])
+    whole = own.step.scoring.privacy.cost(1.0).sigma * math.sqrt(own.squared_sensitivity)
     honest = own.client_sigma * math.sqrt(summands - colluders)
     assert whole < honest < whole * 1.0001
     record = own.cost(simulated=False)

@@ -43,3 +43,9 @@ def test_no_vector_is_longer_than_the_bound_and_that_of_equal_rows_is_close(scor
     bound = scorer.largest_norm(5, 2)
     assert norm <= bound * (1 + 1e-12)
     assert norm >= bound / 2.001 or scorer not in CLOSE
+
+
+@pytest.mark.parametrize("scorer", [Mean(), Logistic()])
+def test_the_length_of_a_row_follows_from_that_of_a_vector(scorer):
+    vector = torch.zeros(scorer.vector_length(7, 3))
+    assert scorer.row_length(vector, num_classes=3) == 7

@@ -137,6 +137,36 @@ class TensorBatches:
         return order[: len(self) * self.batch_size].to(self.tensors[0].device)
 
 
+def shuffled_batches(
+    *tensors: Inputs,
+    batch_size: int,
+    seed: int,
+    subset: Tensor | None = None,
+    augmentation: Augmentation | None = None,
+) -> TensorBatches:
+    """Return batches for training, in a new order in every epoch.
+
+    A last batch of a single sample is dropped, because BatchNorm cannot normalize it, unless there
+    is no other sample. Arguments are as of ``TensorBatches``.
+    """
+    count = len(tensors[0] if subset is None else subset)
+    return TensorBatches(
+        *tensors,
+        batch_size=batch_size,
+        shuffle=True,
+        seed=seed,
+        smallest=min(2, count),
+        subset=subset,
+        augmentation=augmentation,
+    )
+
+
+def batches_in_order(inputs: Inputs, *others: Tensor) -> TensorBatches:
+    """Return batches for an evaluation, in order; their size follows from that of the inputs."""
+    # cuDNN tries its kernels anew for each batch size: 2,000 divides 10,000 test images
+    return TensorBatches(inputs, *others, batch_size=fit_batch_size(2000, inputs))
+
+
 def fit_batch_size(size: int, inputs: Inputs) -> int:
     """Return the batch size for predictions of images: less than ``size`` above 32 x 32 pixels."""
     pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1

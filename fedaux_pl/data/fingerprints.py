@@ -99,12 +99,6 @@ def record_digests(inputs: Inputs, labels: Tensor | None, key: bytes) -> NDArray
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
-def count_shared(private: Inputs, auxiliary: Inputs, key: bytes) -> int:
-    """Count the auxiliary inputs that equal a private one, whatever their labels."""
-    known = record_digests(private, None, key)
-    return int(np.isin(record_digests(auxiliary, None, key), known).sum())
-
-
 def _rows(tensor: Tensor) -> NDArray[np.uint8]:
     """Return the bytes of each row, shape (N, bytes)."""
     rows = tensor.cpu()[:, None].flatten(1).contiguous()

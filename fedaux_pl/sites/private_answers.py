@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedaux_pl.data import Examples
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key
-from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import Inputs, keep_in_host
+from fedaux_pl.data.read_private import renumber
 from fedaux_pl.engine.inference import (
     BatchNormOption,
     predict_private_logits,

@@ -147,16 +147,15 @@ def test_a_data_module_measures_its_sources(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 3 * 2484, "SC_PAGE_SIZE": 1}.get)
     of_npz(tmp_path), of_pictures(tmp_path)
     (tmp_path / "a.npz").rename(tmp_path / "data.npz")
-    arrays = {"test_x": "train_x", "test_y": "train_y"}
-    data = FederatedDataModule(NpzImages(tmp_path / "data.npz", arrays=arrays), num_clients=2)
-    data.setup()
-    assert isinstance(data.test_examples.inputs, LazyInputs)
-    data.memory = "host"
-    data._private = None
-    data.setup()
+    source = NpzImages(tmp_path / "data.npz", arrays={"test_x": "train_x", "test_y": "train_y"})
+    chosen = FederatedDataModule(source, num_clients=2)  # on disk, since memory is too small
+    in_host = FederatedDataModule(source, num_clients=2, memory="host")
+    chosen.setup()
+    assert isinstance(chosen.test_examples.inputs, LazyInputs)
+    in_host.setup()
     (tmp_path / "data.npz").unlink()
-    assert isinstance(data.test_examples.inputs, LazyInputs)
-    assert torch.equal(data.test_examples.inputs[:], from_array(IMAGES, ""))
+    assert isinstance(in_host.test_examples.inputs, LazyInputs)
+    assert torch.equal(in_host.test_examples.inputs[:], from_array(IMAGES, ""))
     assert ImageFolder(tmp_path, size=6).image_bytes() == IMAGES.nbytes
     with pytest.raises(ValueError, match=r"memory: got 'ram'; .*device, host, disk or null"):
         FederatedDataModule(NpzImages("a.npz"), memory="ram")

@@ -59,7 +59,7 @@ class Digits(PartSource):
 
     def auxiliary(self) -> Inputs:
         """The 598 auxiliary images."""
-        return self._get("auxiliary").inputs
+        return self.load_existing("auxiliary").inputs
 
 
 class Glosses(TextSource):

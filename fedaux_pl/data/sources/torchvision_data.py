@@ -198,7 +198,7 @@ class STL10(_Archived):
 
     def auxiliary(self) -> Inputs:
         """The 100,000 unlabeled images."""
-        return self._get("unlabeled").inputs
+        return self.load_existing("unlabeled").inputs
 
     def load(self, part: str) -> Examples:
         """Load a part, or the ``unlabeled`` images."""

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedaux_pl.data.as_source import Data, as_source
 from fedaux_pl.data.augmentation import Augmentation
 from fedaux_pl.data.auxiliary_split import AuxiliaryData, split_auxiliary
 from fedaux_pl.data.batches import TensorBatches, batches_in_order, shuffled_batches
@@ -17,7 +18,6 @@ from fedaux_pl.data.client_split import Split, hold_out, split_at_random, split_
 from fedaux_pl.data.downloads import fetch_missing
 from fedaux_pl.data.fingerprints import keyed_fingerprint, machine_key
 from fedaux_pl.data.held_data import HELD_PARTS, HeldData, Holding
-from fedaux_pl.data.in_memory import Data, as_source
 from fedaux_pl.data.input_checks import check_same_kind, check_unit_range
 from fedaux_pl.data.lazy_inputs import Inputs, Memory, choose_memory, chunks, keep_in_host, select
 from fedaux_pl.data.read_private import PrivateParts, check_several_classes, read_private

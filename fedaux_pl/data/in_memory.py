@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedaux_pl.data.images import WHITE, check_background
 from fedaux_pl.data.labels import name_clients
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.part_contents import PartContents
+from fedaux_pl.data.pil_images import WHITE, check_background
 from fedaux_pl.data.read_samples import ARRAY_TYPES, is_labeled, read_samples
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.tokenizer import TextSource

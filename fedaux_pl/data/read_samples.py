@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedaux_pl.data.images import from_array, note_transparent, read_pil
+from fedaux_pl.data.image_arrays import from_array
 from fedaux_pl.data.input_checks import shorten
 from fedaux_pl.data.labels import Labels, to_list
+from fedaux_pl.data.pil_images import note_transparent, read_pil
 from fedaux_pl.errors import DataError
 
 ARRAY_TYPES = (np.ndarray, Tensor)

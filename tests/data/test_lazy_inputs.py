@@ -8,7 +8,7 @@ from PIL import Image
 from fedaux_pl.data import FederatedDataModule, ImageFolder, NpzImages
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import keyed_fingerprint, record_digests
-from fedaux_pl.data.images import from_array
+from fedaux_pl.data.image_arrays import from_array
 from fedaux_pl.data.lazy_inputs import (
     LazyInputs,
     choose_memory,

@@ -139,8 +139,8 @@ def test_memory_is_chosen_by_size(monkeypatch, caplog):
     assert not caplog.text
     assert choose_memory(3 * 10**8, cuda, 1) == "host"
     assert choose_memory(10**9, cpu, 2) == "disk"
-    assert "data.memory: host, as images take 0.3 GB" in caplog.text
-    assert "data.memory: disk, as images take 1.0 GB" in caplog.text
+    assert "data.memory: host, because images take 0.3 GB" in caplog.text
+    assert "data.memory: disk, because images take 1.0 GB" in caplog.text
 
 
 def test_a_data_module_measures_its_sources(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Learn h_0 alone: what ``fedaux-pl pretrain`` runs."""
 
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.checks import check_without_rounds
 from fedaux_pl.federation.pretraining import knn_accuracy
 
 
@@ -17,11 +17,7 @@ class LearnH0(Federation):
 
     def setup(self, stage: str) -> None:
         """Set up the federation, and refuse a smallest number of steps or rounds."""
-        for name in ("min_steps", "min_epochs"):
-            if getattr(self.trainer, name):
-                raise ConfigurationError(
-                    f"`trainer.{name}` has no effect, because pre-training runs no round: remove it"
-                )
+        check_without_rounds(self.trainer)
         super().setup(stage)
 
     def on_fit_start(self) -> None:

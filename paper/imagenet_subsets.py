@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedaux_pl.cli.report import publish
-from fedaux_pl.data.images import list_images
+from fedaux_pl.data.image_files import list_images
 from fedaux_pl.data.sources.imagenet_subset import SUBSETS, ImageNetSubset, hyponyms, lemma
 from fedaux_pl.reports.formats import TableItem
 

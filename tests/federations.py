@@ -68,7 +68,7 @@ def split(num_clients=3, **options):
 def assign(data, shares):
     """Gives each client of a loaded data module the samples at these positions."""
     clients = tuple(torch.as_tensor(share) for share in shares)
-    data._private = dataclasses.replace(data._private, clients=clients)
+    data._held = dataclasses.replace(data._held, clients=clients)
 
 
 def fit(root, federation, rounds=2, data=None, ckpt_path=None, **options):

@@ -11,16 +11,10 @@ from torch import Tensor, nn
 from fedaux_pl.cli.client_option import load_client_model
 from fedaux_pl.cli.load_run import load_run
 from fedaux_pl.data import NpzImages
-from fedaux_pl.data.images import (
-    WHITE,
-    Original,
-    check_background,
-    decode_images,
-    is_image,
-    list_images,
-    note_transparent,
-)
+from fedaux_pl.data.image_files import is_image, list_images
 from fedaux_pl.data.input_checks import note, path_not_found, shorten
+from fedaux_pl.data.open_images import decode_images
+from fedaux_pl.data.pil_images import WHITE, Original, check_background, note_transparent
 from fedaux_pl.data.sources.text_files import TextLayout, read_texts
 from fedaux_pl.data.tokenizer import FixedLengthTokenizer
 from fedaux_pl.engine import predict_logits

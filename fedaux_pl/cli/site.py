@@ -90,9 +90,9 @@ def site(args: Sequence[str]) -> SiteCLI:
     check_secrecy(kit, "client")
     serve = partial(transport.serve, name, options.server, kit, options.max_bytes)
     output = site_output(options.output, options.output_fine_tuning, name)
-    Site(cli.model, limits, serve, name, options.server, output)
+    program = Site(cli.model, limits, serve, name, options.server, output)
     try:
-        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+        cli.trainer.fit(program.federation, datamodule=cli.datamodule)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error  # a setting that does not fit the data
     return cli

@@ -1,9 +1,10 @@
 """Data sources, the split over the clients, data modules, batches and augmented views."""
 
 from fedaux_pl.data import sources
+from fedaux_pl.data.as_source import as_source
 from fedaux_pl.data.batches import TensorBatches
 from fedaux_pl.data.datamodule import FederatedDataModule
-from fedaux_pl.data.in_memory import InMemory, as_source
+from fedaux_pl.data.in_memory import InMemory
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.data.sources import *  # noqa: F403 - one list of all sources
 from fedaux_pl.data.sources.text_files import TextDraw, TextLayout

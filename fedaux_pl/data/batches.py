@@ -1,4 +1,4 @@
-"""Batches of tensors in memory, and of inputs that are read from disk."""
+"""Batches of samples that are in memory or are read from disk."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,21 @@ from fedaux_pl.functional import derive_seed
 class TensorBatches:
     """Iterate over batches of tensors by index, without worker processes or collation.
 
-    Can replace a DataLoader under a Lightning Trainer. The order depends on ``seed`` and the epoch
-    only. Each iteration advances the epoch by one, unless ``set_epoch`` (which the Trainer calls)
-    sets it.
+    It can replace a DataLoader under a Lightning Trainer. The order depends only on ``seed`` and on
+    the number of the epoch. Every iteration starts the next epoch; ``set_epoch``, which the Trainer
+    calls, sets the number of the epoch.
 
     Args:
-        tensors: Tensors or lazy inputs with the same first dimension N, on the same device; a batch
-            is a tuple with one slice of each.
-        batch_size: Samples per batch, at least 1.
-        shuffle: Whether to draw a new order in every epoch.
-        seed: The seed of the orders.
-        smallest: The last batch is dropped if it has fewer samples. Training uses 2, because
-            BatchNorm cannot normalize a single sample.
-        subset: The positions of the samples to use, such as those of a client; None for all.
-        augmentation: Random changes of the first tensor, images (N, C, H, W); None for none.
+        tensors: Tensors with the same first dimension N, on the same device. The first holds the
+            inputs, which can also be LazyInputs. A batch is a tuple with some rows of each tensor.
+        batch_size: The number of samples in a batch, at least 1.
+        shuffle: Whether every epoch has a new order.
+        seed: The seed of the orders and of the augmentation.
+        smallest: The smallest batch: if fewer samples are left at the end of an epoch, they are
+            dropped. Training uses 2, because BatchNorm cannot normalize a single sample.
+        subset: The positions of the samples to use, such as the samples of one client; None for
+            all samples.
+        augmentation: Random changes of the inputs, images (N, C, H, W); None for no changes.
 
     Examples:
         >>> import torch
@@ -63,7 +64,7 @@ class TensorBatches:
         self.augmentation = augmentation
         self.epoch = 0
 
-    batch_sampler = None  # the Trainer reads both samplers of a DataLoader
+    batch_sampler = None  # the Trainer reads this attribute and ``sampler`` of a DataLoader
 
     @property
     def sampler(self) -> "TensorBatches":
@@ -71,17 +72,18 @@ class TensorBatches:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
+        """Set the number of the epoch that the next iteration yields."""
         self.epoch = epoch
 
     @property
     def num_samples(self) -> int:
-        """The number of samples of an epoch, small last batches included."""
+        """The number of samples in an epoch, including a last batch that is dropped."""
         return len(self.tensors[0] if self.subset is None else self.subset)
 
     def __len__(self) -> int:
-        full, rest = divmod(self.num_samples, self.batch_size)
-        return full + (rest >= max(self.smallest, 1))
+        full_batches, rest = divmod(self.num_samples, self.batch_size)
+        has_last_batch = rest >= max(self.smallest, 1)
+        return full_batches + has_last_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         epoch = self.epoch
@@ -92,16 +94,20 @@ class TensorBatches:
 
     @property
     def reads_before_steps(self) -> bool:
-        """Whether captured steps cannot read the inputs: lazy ones, or augmented by a module."""
+        """Whether each batch must be read before the training step that uses it.
+
+        A captured CUDA step can itself read inputs that are on the device and augment them by given
+        random numbers. It can neither read lazy inputs nor run a transform of torchvision, which
+        draws random numbers of its own.
+        """
         if isinstance(self.tensors[0], LazyInputs):
             return True
         if self.augmentation is None:
             return False
-        # a module draws random numbers of its own
         return not all(count for _, count in self.augmentation.steps)
 
     def read_inputs(self, epoch: int, positions: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the inputs of each batch of an epoch, augmented."""
+        """Yield the augmented inputs of each batch, given the positions of its samples."""
         numbers = self.random_numbers(epoch)
         for batch, inputs in enumerate(read_batches(self.tensors[0], positions)):
             if self.augmentation is not None and numbers is not None:
@@ -110,7 +116,10 @@ class TensorBatches:
             yield inputs
 
     def random_numbers(self, epoch: int) -> Tensor | None:
-        """The numbers of the augmentation, (batches, batch size, numbers); None without one."""
+        """The random integers that an epoch's augmentation uses; None without an augmentation.
+
+        Their shape is (batches, batch size, integers for each image).
+        """
         if self.augmentation is None:
             return None
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, 0))
@@ -118,26 +127,59 @@ class TensorBatches:
         return torch.randint(2**31, shape, generator=generator).to(self.tensors[0].device)
 
     def positions(self, epoch: int) -> tuple[Tensor, ...]:
-        """The positions of the samples of each batch, on the device of the tensors."""
+        """The positions of the samples in each batch of an epoch, on the device of the tensors."""
         order = self.order(epoch)
         return torch.split(order, self.batch_size) if len(order) else ()
 
     def order(self, epoch: int) -> Tensor:
-        """The positions of all samples of an epoch, batch after batch."""
+        """The positions of all samples of an epoch in their order, on the device of the tensors."""
         count = self.num_samples
         if self.shuffle:
-            # on the CPU, so that the order does not depend on the device
+            # drawn on the CPU, so that the order does not depend on the device
             generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
             order = torch.randperm(count, generator=generator)
         else:
             order = torch.arange(count)
         if self.subset is not None:
             order = self.subset[order]
-        # one copy to the device for all batches
+        # copied to the device once, not once for each batch
         return order[: len(self) * self.batch_size].to(self.tensors[0].device)
 
 
+def shuffled_batches(
+    *tensors: Inputs,
+    batch_size: int,
+    seed: int,
+    subset: Tensor | None = None,
+    augmentation: Augmentation | None = None,
+) -> TensorBatches:
+    """Return batches for training, in a new order in every epoch.
+
+    A last batch of a single sample is dropped, because BatchNorm cannot normalize a single sample;
+    it is kept if there is no other sample. The arguments are described at ``TensorBatches``.
+    """
+    count = len(tensors[0] if subset is None else subset)
+    return TensorBatches(
+        *tensors,
+        batch_size=batch_size,
+        shuffle=True,
+        seed=seed,
+        smallest=min(2, count),
+        subset=subset,
+        augmentation=augmentation,
+    )
+
+
+def batches_in_order(inputs: Inputs, *others: Tensor) -> TensorBatches:
+    """Return batches for an evaluation, in order; batches of large images are smaller."""
+    # cuDNN tries its kernels anew for each batch size: 2,000 divides 10,000 test images
+    return TensorBatches(inputs, *others, batch_size=fit_batch_size(2000, inputs))
+
+
 def fit_batch_size(size: int, inputs: Inputs) -> int:
-    """Return the batch size for predictions of images: less than ``size`` above 32 x 32 pixels."""
+    """Return the batch size for predictions: ``size``, or less for images above 32 x 32 pixels.
+
+    A batch of larger images has about as many pixels, but at least 64 images.
+    """
     pixels = math.prod(inputs.shape[2:]) if inputs.ndim == 4 else 1
     return min(size, max(64, size * 32 * 32 // pixels))

@@ -1,4 +1,4 @@
-"""Tensors cached on disk by content: decoded images, token ids, results of the preparation."""
+"""A cache on disk for decoded images, token ids and the results of a run's preparation."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from fedaux_pl.files import create_folder, is_user_cache, locked, write_atomical
 from fedaux_pl.tensor_files import load_tensor_file
 
 CacheKey = dict[str, str | int]
-"""What determines cached tensors; "kind" is the prefix of the file name."""
+"""Everything that determines cached tensors. "kind" is also the prefix of the file name."""
 FORMAT = 1
 LIMIT = "FEDAUX_PL_CACHE_GB"
 """The environment variable with the limit of the user's cache in GB; 0 caches nothing there."""
@@ -29,10 +29,10 @@ _DEFAULT_LIMIT = 20
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """Return a keyed hash of the paths, inodes, sizes and change times of files, in their order.
+    """Hash the paths, inodes, sizes and change times of files, in their order, with a secret key.
 
-    Contents are not read: the system sets the change time (ctime) with every write, and unlike the
-    modification time no program can set it back.
+    The contents are not read: the system sets the change time (ctime) at every write and, unlike
+    the modification time, no program can set it back.
     """
     digest = hashlib.blake2b(key=machine_key(), digest_size=32)
     for file in files:
@@ -43,7 +43,7 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 
 def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
-    """Return the SHA-256 of the contents, shapes and dtypes of tensors, on any device."""
+    """Return the SHA-256 of the contents, shapes and dtypes of tensors, whatever their device."""
     entries = named | {str(index): tensor for index, tensor in enumerate(tensors)}
     digest = hashlib.sha256()
     for entry, tensor in sorted(entries.items()):
@@ -55,18 +55,18 @@ def tensor_digest(*tensors: Inputs, **named: Inputs) -> str:
 def cached(
     folder: Path, key: CacheKey, build: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Load the tensors that a key determines from disk, or build and save them.
+    """Load the tensors of a key from disk, or build and save them.
 
-    Processes that need the same tensors at the same time build them once: the others wait. A
-    damaged file, or one of another key, is replaced with a warning. Only this machine can confirm
-    the key, of which a keyed hash is written.
+    If several processes need the same tensors at the same time, one builds them and the others
+    wait. A damaged file, or a file of another key, is replaced with a warning. The file contains a
+    hash of the key with this machine's secret, so that nobody else can confirm a guess of the key.
     """
     if is_off(folder):
         return build()
     text = json.dumps(key, sort_keys=True).encode()
     identity = hashlib.blake2b(text, key=machine_key(), digest_size=32).hexdigest()
     key = {"kind": key["kind"], "identity": identity}
-    # first without the lock: files are complete, and readers need not wait
+    # first without the lock: a file that exists is complete, so that readers need not wait
     tensors = load_cached(folder, key, warn=False)
     if tensors is None:
         with cache_lock(folder, key):
@@ -80,9 +80,9 @@ def cached(
 def cache_lock(
     folder: Path, key: CacheKey, on_wait: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Hold the lock of a key, in which its tensors are loaded, or built and saved.
+    """Hold the lock of a key while its tensors are loaded, or built and saved.
 
-    ``on_wait`` is called at once and then every minute while another process holds the lock.
+    While another process holds the lock, ``on_wait`` is called at once and then every minute.
     """
 
     def wait() -> None:
@@ -102,12 +102,15 @@ def cache_lock(
 
 
 def has_cached(folder: Path, key: CacheKey) -> bool:
-    """Return whether there is a file of a key, which may be damaged."""
+    """Return whether there is a file of a key, even if it is damaged."""
     return os.path.isfile(_locate(folder, key)[0])  # False as well if another user has the folder
 
 
 def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Tensor] | None:
-    """Load the tensors of a key; None if there is no file, or, with a warning, no usable one."""
+    """Load the tensors of a key; return None if there is no file, or if it cannot be used.
+
+    A file that cannot be used causes a warning, unless ``warn`` is false.
+    """
     path, text = _locate(folder, key)
     if not has_cached(folder, key):
         return None
@@ -120,20 +123,20 @@ def load_cached(folder: Path, key: CacheKey, warn: bool = True) -> dict[str, Ten
         tensors: dict[str, Tensor] = content["tensors"]
         if content["sha256"] != tensor_digest(**tensors):
             raise ValueError("its checksum does not match")
-    # foreign content can raise nearly any exception; none may stop a run
+    # the content of a foreign file can raise nearly any exception, and none may stop a run
     except Exception as error:
         if warn:
             reason = f"cannot be used ({reason_of(error)}) and is built again"
             warnings.warn(f"the cache file {path} {reason}", stacklevel=3)
         return None
     with suppress(OSError):
-        # the time of its last use, for _evict; some file systems do not note it
+        # sets the time of its last use, for _evict: some file systems do not record reads
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     return tensors
 
 
 def save_cached(folder: Path, key: CacheKey, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Save the tensors of a key, with a warning if that fails, and return them."""
+    """Save the tensors of a key and return them; a failure to save causes a warning."""
     path, text = _locate(folder, key)
     tensors = {entry: tensor.contiguous() for entry, tensor in tensors.items()}
     content = {
@@ -157,7 +160,7 @@ def save_cached(folder: Path, key: CacheKey, tensors: Mapping[str, Tensor]) -> d
 
 
 def is_off(folder: Path) -> bool:
-    """Whether nothing is cached in a folder: the user's cache with the limit 0."""
+    """Return whether a folder caches nothing: the user's cache does so if its limit is 0."""
     return is_user_cache(folder) and not _limit()
 
 
@@ -181,7 +184,7 @@ def _limit() -> float:
 
 
 def _evict(newest: Path) -> None:
-    """Remove the least recently used files of the user's cache until it is within its limit."""
+    """Remove the least recently used files until the user's cache is within its limit."""
     used = {}
     for file in newest.parent.glob("*.pt"):
         with suppress(FileNotFoundError):  # another process may have removed it

@@ -1,7 +1,7 @@
-"""Keyed fingerprints of private data: only this machine can compute or confirm them.
+"""Fingerprints of private data: hashes with a secret key, which only this machine can compute.
 
-A plain hash of private data in a shared file confirms guesses: whoever knows all records but one
-tries candidates for the last one until the hash matches.
+A hash without a key would reveal private data: somebody who knows all records except one could try
+candidates for the last record until the hash matches.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _KEYED = re.compile(r"keyed:(\w+):")
 def machine_key() -> bytes:
     """Return the secret key of this machine, created at the first call.
 
-    If the state folder is not writable, a warning says so: the key holds for this process alone.
+    If the state folder is not writable, a warning says so, and only this process uses the key.
     """
     path = state_folder() / KEY_FILE
     try:
@@ -43,7 +43,7 @@ def machine_key() -> bytes:
     except OSError as error:
         raise DataError(
             f"the key of this machine's fingerprints, {path}, cannot be read ({error}): restore "
-            "it, or delete it and accept that earlier runs and releases are not recognized anymore"
+            "it, or delete it and accept that earlier runs and releases are no longer recognized"
         ) from error
     return key
 
@@ -51,19 +51,19 @@ def machine_key() -> bytes:
 @cache
 def _process_key(reason: str) -> bytes:
     rank_zero_warn(
-        f"there is no place for the key of this machine's fingerprints ({reason}): the data of "
-        "this run cannot be recognized later; make the folder writable, or set XDG_STATE_HOME"
+        f"the key of this machine's fingerprints cannot be stored ({reason}): the data of this run "
+        "cannot be recognized later; make the folder writable, or set XDG_STATE_HOME"
     )
     return secrets.token_bytes(_KEY_BYTES)
 
 
 def key_id(key: bytes) -> str:
-    """Return the public name of a key, a hash of it."""
+    """Return the public name of a key: a short hash of the key."""
     return hashlib.blake2b(key, digest_size=4, person=b"key id").hexdigest()
 
 
 def keyed_fingerprint(key: bytes, *tensors: Inputs) -> str:
-    """Return a keyed hash of the contents, shapes and dtypes: "keyed:<key id>:<digest>"."""
+    """Hash the contents, shapes and dtypes of tensors with a key: "keyed:<key id>:<digest>"."""
     digest = hashlib.blake2b(key=key, digest_size=32)
     for tensor in tensors:
         hash_tensor(digest, tensor)
@@ -78,34 +78,32 @@ def hash_tensor(digest: Any, tensor: Inputs) -> None:
 
 
 def have_other_keys(one: object, other: object) -> bool:
-    """Whether both are keyed fingerprints whose keys differ, so that they cannot be compared."""
+    """Return whether both are fingerprints with different keys, which cannot be compared."""
     first = _KEYED.match(str(one))
     second = _KEYED.match(str(other))
     return first is not None and second is not None and first[1] != second[1]
 
 
 def record_digests(inputs: Inputs, labels: Tensor | None, key: bytes) -> NDArray[np.uint64]:
-    """Return a keyed hash of each of N records: input, label if given, dtypes and shape; (N,)."""
+    """Hash each of N records with a key: its input, its label if given, their dtypes and shapes.
+
+    Returns:
+        The hashes, shape (N,).
+    """
     fields = [inputs] if labels is None else [inputs, labels]
     kinds = [f"{field.dtype}\0{tuple(field.shape[1:])}\n" for field in fields]
-    keyed = hashlib.blake2b("".join(kinds).encode(), key=key, digest_size=_RECORD_BYTES)
+    hash_of_kinds = hashlib.blake2b("".join(kinds).encode(), key=key, digest_size=_RECORD_BYTES)
     digests = bytearray()
     rows = [chain.from_iterable(map(_rows, chunks(field))) for field in fields]
     for record in zip(*rows, strict=True):
-        digest = keyed.copy()
+        digest = hash_of_kinds.copy()
         for row in record:
             digest.update(row)
         digests += digest.digest()
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
-def count_shared(private: Inputs, auxiliary: Inputs, key: bytes) -> int:
-    """Count the auxiliary inputs that equal a private one, whatever their labels."""
-    known = record_digests(private, None, key)
-    return int(np.isin(record_digests(auxiliary, None, key), known).sum())
-
-
 def _rows(tensor: Tensor) -> NDArray[np.uint8]:
-    """Return the bytes of each row, shape (N, bytes)."""
+    """Return the bytes of each row of a tensor, shape (N, bytes)."""
     rows = tensor.cpu()[:, None].flatten(1).contiguous()
     return np.asarray(rows.view(torch.uint8).numpy())

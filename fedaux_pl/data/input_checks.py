@@ -1,4 +1,4 @@
-"""Checks of a user's settings, inputs and files, and notes; messages say what to change."""
+"""Checks of a user's settings, inputs and files, and notes about them."""
 
 import os
 import sys
@@ -21,19 +21,19 @@ from fedaux_pl.lightning import rank_zero_only
 from fedaux_pl.names import terminal_safe
 
 FileState = tuple[int, int, int]
-"""Of a file, see ``file_state``."""
-_LARGE = 1 << 30  # bytes; below it any compression is accepted
+"""The state of a file, as ``file_state`` returns it."""
+_LARGE = 1 << 30  # bytes; a smaller file may be compressed by any factor
 _MAX_EXPANSION = 100  # images and texts are compressed 2 to 20 times
 
 
 def not_found(what: str, where: Path, remedy: str) -> DataNotFoundError:
-    """Make the error "<what> <where>. <remedy>; ..." for missing data, for the caller to raise."""
+    """Return the error for missing data, "<what> <where>. <remedy>; ...", for the caller."""
     embedded = "to run without any download use the embedded data: `configs/quickstart.yaml`"
     return DataNotFoundError(f"{what} {where.absolute()}.\n{remedy}; {embedded}.")
 
 
 def path_not_found(what: str, path: Path) -> DataNotFoundError:
-    """Make the error for a path of the user's own data that does not exist."""
+    """Return the error for a path to the user's own data that does not exist."""
     meant = did_you_mean_path(path)
     return DataNotFoundError(f"{what} {path.absolute()}{meant}: correct the path")
 
@@ -41,7 +41,7 @@ def path_not_found(what: str, path: Path) -> DataNotFoundError:
 @cache
 @rank_zero_only
 def note(text: str) -> None:
-    """Print what a user should know about the data, above all bars: once, in the first process."""
+    """Print a note about the data above the progress bars, once and only in the first process."""
     tqdm.write(f"note: {terminal_safe(text)}", file=sys.stderr)
 
 
@@ -51,33 +51,33 @@ def expand(path: str | Path | None) -> Path | None:
 
 
 def check_size(size: int) -> int:
-    """Return the size (height and width of images), or raise a ValueError below 1."""
+    """Return the height and width of images, or raise a ValueError if it is below 1."""
     check_setting("size", size, size >= 1, "be a positive number of pixels")
     return size
 
 
 def check_test_data(fraction: float, option: str, path: str | Path | None) -> None:
-    """Raise a ValueError for a wrong fraction, or if ``option`` names test data as well."""
+    """Raise a ValueError for a wrong fraction, or if ``option`` already gives test data."""
     check_setting("test_fraction", fraction, 0 <= fraction < 1, "lie in [0, 1)")
     if fraction and path is not None:
         raise ValueError(f"test data comes from {option} or test_fraction: set one, not both")
 
 
 def check_finite(inputs: Inputs) -> None:
-    """Raise a DataError for inputs with NaN or infinity."""
+    """Raise a DataError if inputs contain NaN or infinity."""
     if inputs.is_floating_point():
         finite = [torch.isfinite(chunk[:, None]).flatten(1).all(dim=1) for chunk in chunks(inputs)]
-        bad = ~torch.cat(finite)
-        if bad.any():
+        is_bad = ~torch.cat(finite)
+        if is_bad.any():
             raise DataError(
-                f"inputs: got NaN or infinity in {int(bad.sum())} of {len(inputs)} samples, the "
-                f"first at position {int(bad.nonzero()[0])}; expected finite numbers: repair or "
-                "remove them"
+                f"inputs: got NaN or infinity in {int(is_bad.sum())} of {len(inputs)} samples, the "
+                f"first at position {int(is_bad.nonzero()[0])}; expected finite numbers: repair "
+                "these samples or remove them"
             )
 
 
 def check_unit_range(inputs: Inputs, what: str) -> None:
-    """Raise a DataError for images of floats outside [0, 1]."""
+    """Raise a DataError if images of floats have values outside [0, 1]."""
     if inputs.ndim == 4 and inputs.is_floating_point():
         lows, highs = zip(*map(torch.aminmax, chunks(inputs)), strict=True)
         low = float(min(lows))
@@ -101,7 +101,13 @@ def check_same_kind(one: Inputs, other: Inputs, what: str) -> None:
 
 
 def check_expansion(size: int, compressed: int, what: str) -> None:
-    """Raise a DataError if ``size`` bytes, declared or counted so far, would fill the memory."""
+    """Raise a DataError if decompressed data would fill the memory or grow suspiciously.
+
+    Args:
+        size: The bytes after decompression, as the file declares them or as counted so far.
+        compressed: The bytes before decompression.
+        what: The name of the data in messages.
+    """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise DataError(
@@ -117,28 +123,29 @@ def check_expansion(size: int, compressed: int, what: str) -> None:
 
 
 def file_state(file: Path | int) -> FileState:
-    """Return what changes when a file is written: inode, size and modification time."""
+    """Return the inode, size and modification time of a file, which change if it is written."""
     status = os.stat(file)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_unchanged(path: Path, now: FileState, opened: FileState) -> None:
-    """Raise a DataError if the state of a file is not that of when it was opened."""
+    """Raise a DataError if the state of a file differs from its state when it was opened."""
     if now != opened:
         raise DataError(
             f"{path.absolute()} has changed since it was opened, from {opened[1]:,} to "
-            f"{now[1]:,} bytes or in its time: leave the data alone while a run reads them"
+            f"{now[1]:,} bytes or in its modification time: do not change data while a run reads "
+            "them"
         )
 
 
 def reason_of(error: Exception) -> str:
-    """Return what a library says about a damaged file, on one line of at most 200 characters."""
+    """Return a library's message about a damaged file, as one line of at most 200 characters."""
     reason = first_line(error)
     return reason if len(reason) <= 200 else f"{reason[:197]}..."
 
 
 def shorten(names: Sequence[str], limit: int = 10) -> str:
-    """Join names for a message: at most ``limit``, each on one line and of 40 characters."""
+    """Join at most ``limit`` names for a message, each shortened to one line of 40 characters."""
     shown = []
     for name in names[:limit]:
         text = name if name.isprintable() else repr(name)

@@ -1,4 +1,4 @@
-"""Inputs in host memory or in files, read batch by batch and indexed as a tensor on the device."""
+"""Inputs that stay in host memory or in files, and are read batch by batch to the device."""
 
 import math
 import os
@@ -20,16 +20,21 @@ Memory = Literal["device", "host", "disk"]
 Index = Tensor | slice
 Rows = NDArray[np.int64]
 
-_AHEAD = 2  # batches that are read before they are needed
+_BATCHES_AHEAD = 2  # that are read before they are needed
 _CHUNK_BYTES = 1 << 24
 
 
 class LazyInputs:
-    """Samples that are read when they are indexed; the result is a tensor on the device.
+    """Samples that are read when they are indexed, as a tensor on the device.
 
-    It has the attributes of a tensor that the package uses for inputs. ``read``, which threads may
-    call, returns the samples at some positions on the CPU; ``shape`` is that of all of them.
-    ``rows`` are the positions of the samples to use; None for all.
+    It has those attributes of a tensor that the package uses for inputs.
+
+    Args:
+        read: Returns the samples at some positions, on the CPU. Several threads may call it.
+        shape: The shape of all samples that ``read`` can return; the first dimension counts them.
+        dtype: The dtype of the samples.
+        rows: The positions of the samples to use, in their order; None for all.
+        device: The device of the tensors that indexing returns.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class LazyInputs:
         return self.dtype.is_floating_point
 
     def to(self, device: torch.device | str) -> "LazyInputs":
-        """Return the same samples, read to another device."""
+        """Return the same samples, which indexing then reads to another device."""
         return LazyInputs(self._read_rows, self.shape, self.dtype, self._rows, device)
 
     def select(self, index: Index) -> "LazyInputs":
@@ -70,13 +75,13 @@ class LazyInputs:
         return batch.reshape(*rows.shape, *self.shape[1:])
 
     def where(self, index: int | Index | Rows) -> Rows:
-        """Return the positions of some of the samples in all that can be read."""
+        """Return the positions at which ``read`` finds the samples with some index."""
         if isinstance(index, Tensor):
             index = index.cpu().numpy()
         return np.asarray(self._rows[index])
 
     def read(self, rows: Rows) -> Tensor:
-        """Read the samples at such positions, on the CPU."""
+        """Read the samples at positions that ``where`` has returned, on the CPU."""
         batch = self._read_rows(rows)
         return batch.pin_memory() if self.is_cuda else batch
 
@@ -90,32 +95,32 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def read_batches(inputs: Inputs, positions: Iterable[Index]) -> Iterator[Tensor]:
-    """Yield the inputs at each of the positions, on their device; the next are read meanwhile."""
+    """Yield the inputs of each batch on their device; threads read the next batches meanwhile."""
     if isinstance(inputs, Tensor):
         yield from (inputs[index] for index in positions)
         return
-    # all at once: a transfer from the device waits for the steps that run there
+    # all positions at once, because each transfer from the device waits for the steps there
     rows = deque(inputs.where(index) for index in positions)
     ahead: deque[Future[Tensor]] = deque()
     while rows or ahead:
-        while rows and len(ahead) <= _AHEAD:
+        while rows and len(ahead) <= _BATCHES_AHEAD:
             ahead.append(_threads().submit(inputs.read, rows.popleft()))
         yield ahead.popleft().result().to(inputs.device, non_blocking=True)
 
 
 def select(inputs: Inputs, rows: Index) -> Inputs:
-    """Return some of the inputs: a copy of a tensor, or unread."""
+    """Return some of the inputs: a copy of a tensor's rows, or LazyInputs that are not read."""
     return inputs.select(rows) if isinstance(inputs, LazyInputs) else inputs[rows]
 
 
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
-    """Return the inputs of several data sets as one; unread if one of them is."""
+    """Join the inputs of several data sets; the result is LazyInputs if one of them is."""
     tensors = [part for part in parts if isinstance(part, Tensor)]
     return torch.cat(tensors) if len(tensors) == len(parts) else read_later(*parts)
 
 
 def read_later(*parts: Inputs) -> LazyInputs:
-    """Return inputs in host memory or on disk as one, which is read batch by batch."""
+    """Join inputs in host memory or on disk as LazyInputs."""
     starts = np.cumsum([0, *map(len, parts)])
     shape = parts[0].shape[1:]
     dtype = parts[0].dtype
@@ -124,22 +129,22 @@ def read_later(*parts: Inputs) -> LazyInputs:
         result = torch.empty((len(rows), *shape), dtype=dtype)
         numbers = np.searchsorted(starts, rows, side="right") - 1
         for number in np.unique(numbers):
-            where = np.flatnonzero(numbers == number)
-            chosen = torch.from_numpy(rows[where] - starts[number])
-            result[torch.from_numpy(where)] = parts[number][chosen]
+            positions = np.flatnonzero(numbers == number)
+            rows_of_part = torch.from_numpy(rows[positions] - starts[number])
+            result[torch.from_numpy(positions)] = parts[number][rows_of_part]
         return result
 
     return LazyInputs(read, (int(starts[-1]), *shape), dtype)
 
 
 def keep_in_host(inputs: Inputs) -> Inputs:
-    """Return images that ``to(device)`` leaves in host memory; token ids, small, follow it."""
+    """Keep images in host memory also after ``to(device)``; token ids are small and may move."""
     is_large = isinstance(inputs, Tensor) and inputs.ndim == 4
     return read_later(inputs) if is_large else inputs
 
 
 def chunks(inputs: Inputs) -> Iterator[Tensor]:
-    """Yield all inputs in order: a tensor at once, others on the CPU in parts of some 16 MB."""
+    """Yield all inputs in order: a tensor at once, LazyInputs on the CPU in parts of 16 MB."""
     if isinstance(inputs, Tensor):
         return iter([inputs])
     size = max(1, _CHUNK_BYTES // (math.prod(inputs.shape[1:]) * inputs.dtype.itemsize))
@@ -148,10 +153,15 @@ def chunks(inputs: Inputs) -> Iterator[Tensor]:
 
 
 def choose_memory(size: int, device: torch.device, processes: int) -> Memory:
-    """Choose where ``size`` bytes of images stay, by the memory of the device and the host.
+    """Choose where images stay, by the memory of the device and of the host.
 
-    They may take a third of it: auxiliary images are there twice, and training needs more.
-    ``processes`` of this machine hold them in host memory each.
+    Images may take a third of the memory, because auxiliary images are stored twice and training
+    needs memory, too.
+
+    Args:
+        size: The bytes of all images.
+        device: The device on which models train.
+        processes: The number of processes on this machine; each holds all images in host memory.
     """
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // max(1, processes)
     if 3 * size > host:
@@ -160,6 +170,8 @@ def choose_memory(size: int, device: torch.device, processes: int) -> Memory:
         memory = "host"
     else:
         return "device"
-    choose = "set it to device, host or disk to choose"
-    rank_zero_info(f"data.memory: {memory}, as images take {size / 1e9:.1f} GB ({choose})")
+    rank_zero_info(
+        f"data.memory: {memory}, because images take {size / 1e9:.1f} GB (to choose, set it to "
+        "device, host or disk)"
+    )
     return memory

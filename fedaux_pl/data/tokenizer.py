@@ -1,4 +1,4 @@
-"""Tokenizes texts to a fixed length, for the sources of texts, and caches the token ids."""
+"""Tokenizes texts to a fixed length and caches the token ids, for the sources of texts."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ _NAMES = {"labels": "classes", "clients": "client_names"}  # fields of Examples
 
 
 class Texts(NamedTuple):
-    """The texts of a file, and for each its label and its client; empty lists for none."""
+    """The texts of a file, and the label and the client of each text; empty lists for none."""
 
     texts: list[str]
     labels: list[str]
@@ -34,8 +34,12 @@ class Texts(NamedTuple):
 class FixedLengthTokenizer:
     """Turns texts into ``max_length`` token ids with the tokenizer of an encoder.
 
-    ``tokenizer`` is a folder or a name on the Hugging Face hub, usually the source of the model;
-    None for the small English vocabulary of the package. Longer texts are truncated.
+    Longer texts are truncated, and shorter texts are padded.
+
+    Args:
+        tokenizer: A folder or a name on the Hugging Face hub, usually the source of the model; None
+            for the small English vocabulary of the package.
+        max_length: The number of token ids of every text.
     """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int) -> None:
@@ -69,7 +73,7 @@ class FixedLengthTokenizer:
         loaded = self.load()
         inner = getattr(loaded, "backend_tokenizer", None)
         if inner is not None:
-            inner.no_truncation()  # an earlier call left its settings, which are part of to_str
+            inner.no_truncation()  # settings of an earlier call would be part of to_str
             inner.no_padding()
         text = json.dumps(loaded.get_vocab(), sort_keys=True) if inner is None else inner.to_str()
         content = f"{type(loaded).__name__}\0{self.max_length}\0{loaded.pad_token_id}\0{text}"
@@ -79,7 +83,7 @@ class FixedLengthTokenizer:
         """Return token ids, int32 of shape (len(texts), max_length)."""
         loaded = self.load()
         result = torch.empty((len(texts), self.max_length), dtype=torch.int32)
-        # disable=None: no bar unless stderr is a terminal
+        # disable=None shows the bar only if stderr is a terminal
         options = {"desc": "tokenizing", "unit": "text", "disable": None, "delay": 2.0}
         with tqdm(total=len(texts), **options) as bar:
             for start in range(0, len(texts), _TEXTS_PER_CALL):
@@ -99,7 +103,12 @@ class FixedLengthTokenizer:
 
 
 class TextSource(PartSource):
-    """Texts as token ids of one length; ``max_length`` is None if the inputs are no texts."""
+    """A source of texts as token ids of one length.
+
+    Args:
+        tokenizer: As in ``FixedLengthTokenizer``.
+        max_length: The number of token ids of every text; None if the inputs are no texts.
+    """
 
     def __init__(self, tokenizer: str | Path | None, max_length: int | None) -> None:
         self.tokenizer = tokenizer
@@ -109,7 +118,7 @@ class TextSource(PartSource):
 
     @property
     def input_format(self) -> dict[str, str | int]:
-        """The tokenizer and the length, with which to tokenize new texts."""
+        """The tokenizer and the length that new texts need; empty if the inputs are no texts."""
         if self.max_length is None:
             return {}
         text: dict[str, str | int] = {"kind": "text", "max_length": self.max_length}
@@ -119,24 +128,27 @@ class TextSource(PartSource):
 
     def check_model(self, model: nn.Module) -> None:
         """Raise a DataError for an encoder whose padding token differs from the tokenizer's."""
-        theirs = getattr(model, "pad_id", None)
-        if self.max_length is None or theirs is None:
+        pad_id_of_model = getattr(model, "pad_id", None)
+        if self.max_length is None or pad_id_of_model is None:
             return
-        ours = self._tokenize.load().pad_token_id
-        if theirs != ours:
+        pad_id = self._tokenize.load().pad_token_id
+        if pad_id != pad_id_of_model:
             raise DataError(
-                f"the tokenizer {self._tokenize.source} pads texts with token {ours}, but the "
-                f"encoder takes token {theirs} for padding: give the data's `tokenizer` and the "
-                f"model's `source` the same folder or name, or the model `pad_id: {ours}`"
+                f"the tokenizer {self._tokenize.source} pads texts with token {pad_id}, but the "
+                f"encoder takes token {pad_id_of_model} for padding: give the data's `tokenizer` "
+                "and the model's `source` the same folder or name, or give the model "
+                f"`pad_id: {pad_id}`"
             )
 
     def load_tokens(
         self, key: CacheKey, read: Callable[[], Texts], classes: Sequence[str]
     ) -> Examples:
-        """Tokenize the texts that ``read`` returns, or load the token ids from the user's cache.
+        """Tokenize texts, or load their token ids from the user's cache.
 
-        ``key`` is everything that determines the texts, labels and clients; without ``classes``
-        these are the distinct labels.
+        Args:
+            key: Everything that determines the texts, their labels and their clients.
+            read: Returns the texts; it is called only if they are not cached.
+            classes: The names of the classes; empty for the distinct labels.
         """
 
         def build() -> dict[str, Tensor]:

@@ -352,6 +352,15 @@ def check_trainer(
     _check_callbacks(trainer, architectures, has_validation, further or {})
 
 
+def check_without_rounds(trainer: pl.Trainer) -> None:
+    """Raise a ConfigurationError for a smallest number of steps or rounds, if no round runs."""
+    for name in ("min_steps", "min_epochs"):
+        if getattr(trainer, name):
+            raise ConfigurationError(
+                f"`trainer.{name}` has no effect, because this program runs no round: remove it"
+            )
+
+
 def check_options(trainer: pl.Trainer) -> None:
     """Raise a ValueError for an option of the Trainer that has no meaning in a federation."""
     batches = trainer.fast_dev_run or 1  # type: ignore[attr-defined]

@@ -71,8 +71,3 @@ class ClientPool(Protocol):
 
     def finish(self, round_: int, states: Mapping[str, State]) -> None:
         """Give clients the final models."""
-
-    def own_models(
-        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
-    ) -> dict[int, State]:
-        """Return the models that clients would use themselves, given those of the server."""

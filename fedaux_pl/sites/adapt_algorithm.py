@@ -5,17 +5,17 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import LocalTraining
 
 
-def adapt_algorithm(algorithm: Algorithm, local: LocalTraining, rehearsal: bool) -> None:
-    """Make the noise of a method secret, except in a rehearsal.
+def adapt_algorithm(algorithm: Algorithm, local: LocalTraining, rehearsal: bool) -> Algorithm:
+    """Return the method with secret noise, except in a rehearsal.
 
     Raises a ConfigurationError if the method or the local training cannot run over sites.
     """
-    keeps_tensors = algorithm.overrides("client_payload") or algorithm.overrides("own_entries")
-    if keeps_tensors or algorithm.keeps_optimizer or local.fine_tuning:
+    keeps_entries = algorithm.overrides("own_entries")
+    if keeps_entries or algorithm.sends_more_than_models or local.fine_tuning:
         raise ConfigurationError(
             "a site keeps nothing between rounds except its ledger: use no local.fine_tuning, and "
             "no method whose clients keep tensors (Scaffold, FedBN, Centralized)"
         )
-    algorithm.plan(None)  # raises if the plan needs the sizes of the sites
-    if not rehearsal:
-        algorithm.use_secret_noise()
+    if algorithm.release is not None:
+        algorithm.release.plan(None)  # raises if the plan needs the sizes of the sites
+    return algorithm if rehearsal else algorithm.with_secret_noise()

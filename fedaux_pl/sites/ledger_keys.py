@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedaux_pl.data.cache import CacheKey, tensor_digest
-from fedaux_pl.scoring import Privacy, PublicMap, ReleasedHead, Step
-from fedaux_pl.scoring import RELEASE_VERSION
+from fedaux_pl.scoring import RELEASE_VERSION, Privacy, PublicMap, ReleasedHead, Step
 
 AGREEMENT_FORMAT = 1
 """The entry ``format`` of the settings that server and sites share, which is in `sum_digest`.

@@ -10,10 +10,10 @@ from torch import nn
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key
 from fedaux_pl.engine import SeedPurpose
 from fedaux_pl.federation import Federation, LocalTraining
-from fedaux_pl.federation.client_models import describe_client_models
+from fedaux_pl.federation.checks import check_without_rounds
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.preparation import Preparation, create_extractor
-from fedaux_pl.federation.role import PreparationPhase, Role
+from fedaux_pl.federation.personal import describe_client_models
+from fedaux_pl.federation.pretraining import create_extractor
 from fedaux_pl.scoring import Privacy
 from fedaux_pl.sites.adapt_algorithm import adapt_algorithm
 from fedaux_pl.sites.agreement import create_agreement
@@ -40,10 +40,28 @@ Serve = Callable[[Callable[[Message], Message], int], None]
 """Serves requests until the site ends: it gets ``answer`` and the bytes of the largest request."""
 
 
-class Site(Role):
-    """Answers the server's requests instead of running the rounds of a federation.
+class SiteFederation(Federation):
+    """The federation of a site, which answers requests instead of running rounds."""
 
-    ``trainer.fit(federation, datamodule=data)`` runs it, with the Trainer's device and precision.
+    site: "Site"
+
+    def setup(self, stage: str) -> None:
+        """Set up the federation, and refuse a smallest number of steps or rounds."""
+        check_without_rounds(self.trainer)
+        super().setup(stage)
+
+    def on_fit_start(self) -> None:
+        """Answer requests until the site is ended."""
+        self.start()
+        self.site.run()
+        self.trainer.should_stop = True
+
+
+class Site:
+    """Answers the server's requests, with the private data of one client.
+
+    ``trainer.fit(site.federation, datamodule=data)`` runs it, with the Trainer's device and
+    precision.
 
     Args:
         federation: The federation of the server's configuration, with the data of this site.
@@ -54,8 +72,6 @@ class Site(Role):
         output: What to do with the final model; None for nothing.
     """
 
-    has_rounds = False
-
     def __init__(
         self,
         federation: Federation,
@@ -65,33 +81,32 @@ class Site(Role):
         server: str = "",
         output: Output | None = None,
     ) -> None:
-        self.federation = federation
+        adapted = adapt_algorithm(federation.algorithm, federation.local, limits.rehearsal)
+        self.federation = SiteFederation(**{**federation.arguments(), "algorithm": adapted})
+        self.federation.site = self
         self.limits = limits
         self.serve = serve
         self.name = name
         self.output = output
         self.origin = f"server {server}" if server else ""
         self.journal = Journal()
-        federation.role = self
 
-    def create_pool(self, clients: LocalClients) -> LocalClients:
-        """Return the clients: whatever their number, each has the data of this site."""
-        self.clients = clients
-        return clients
+    @property
+    def clients(self) -> LocalClients:
+        """The clients: whatever their number, each has the data of this site."""
+        return self.federation.personal.clients
 
-    def run(self, phase: PreparationPhase, preparation: Preparation) -> None:
+    def run(self) -> None:
         """Answer requests until the site is ended."""
         federation = self.federation
-        algorithm = federation.algorithm
-        adapt_algorithm(algorithm, federation.local, self.limits.rehearsal)
-        federation.plan = federation.plan_releases()  # again, as the noise may be secret now
+        release = federation.algorithm.release
         self.agreement = create_agreement(federation.settings(), federation.data)
-        self.privacy = Privacy(None) if algorithm.scoring is None else algorithm.scoring.privacy
+        self.privacy = Privacy(None) if release is None else release.scoring.privacy
         self.models = ReceivedModels(
             students=dict(federation.students.items()),
             architectures=federation.architectures,
             predictors=federation.server.models,
-            runner=federation.server.context.runner,
+            runner=federation.run.runner,
             create_extractor=create_extractor,
         )
         self.budget = self._create_budget()
@@ -146,7 +161,7 @@ class Site(Role):
         )
         finish = Finish(
             self.models,
-            self.clients,
+            federation.personal,
             federation.local,
             self.output,
             self._describe_model,
@@ -190,13 +205,13 @@ class Site(Role):
                 self.models,
                 examples,
                 federation.evaluation.metrics,
-                self.clients,
+                federation.personal,
                 uses_own_statistics=bool(federation.describe_client_models()),
             )
         delta = self.privacy.delta
         if limits.rehearsal:
             budget = Budget(None, {}, delta, epsilons)
-            noise_seed = partial(federation.server.context.derive_seed, SeedPurpose.RELEASE_NOISE)
+            noise_seed = partial(federation.run.derive_seed, SeedPurpose.RELEASE_NOISE)
         else:
             budget = Budget.of_records(own, self.origin, delta, epsilons)
             noise_seed = None

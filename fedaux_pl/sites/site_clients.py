@@ -9,8 +9,8 @@ from fedaux_pl.algorithms import Update
 from fedaux_pl.errors import first_line
 from fedaux_pl.federation import LocalTraining
 from fedaux_pl.federation.client_pool import Votes
-from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.evaluation_metrics import EvaluationMetrics
+from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step
 from fedaux_pl.sites.answer_collector import AnswerCollector
@@ -63,7 +63,7 @@ class SiteClients:
     def prepare(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
@@ -162,9 +162,3 @@ class SiteClients:
                 log_line(f"{name} has no final model: {first_line(is_written)}")
             elif is_written:
                 log_line(f"{name} has written the final model")
-
-    def own_models(
-        self, round_: int, clients: Sequence[int], states: Mapping[str, State]
-    ) -> dict[int, State]:
-        """Return the server's models: a site keeps no other one between rounds."""
-        return {client: states[self.architectures[client]] for client in clients}

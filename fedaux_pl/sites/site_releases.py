@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import PrivacyError
-from fedaux_pl.federation.context import ServerFeatures
+from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, clients_of
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.answer_collector import AnswerCollector
@@ -55,7 +55,7 @@ class SiteReleases:
     def collect(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> list[ReleasedHead]:
@@ -86,7 +86,7 @@ class SiteReleases:
         return [heads[name] for name in requests if name in heads]
 
     def _first_maps(
-        self, step: Step, features: ServerFeatures, maps: Mapping[str, PublicMap]
+        self, step: Step, features: PublicFeatures, maps: Mapping[str, PublicMap]
     ) -> Mapping[str, PublicMap]:
         """Return the maps that were first sent, and keep the negatives that were sent with them."""
         if self.first_results is None:
@@ -107,7 +107,7 @@ class SiteReleases:
     def _write_requests(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
     ) -> dict[str, Message]:
@@ -128,7 +128,7 @@ class SiteReleases:
     def _collect_sums(
         self,
         step: Step,
-        features: ServerFeatures,
+        features: PublicFeatures,
         maps: Mapping[str, PublicMap],
         clients: Sequence[int],
         requests: Mapping[str, Message],

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
+from fedaux_pl.federation.cache import describe_model, load_or_compute
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.preparation import describe_model, load_or_compute
-from fedaux_pl.federation.role import Role
 from fedaux_pl.lightning import pl
 from fedaux_pl.models import complete_options
 from fedaux_pl.scoring import Guarantee, clients_of, first_step
@@ -50,7 +49,7 @@ def connect(
     attach(federation, data, sites)
     status = SiteStatus(root / "sites.json", sites.names)
     with ServerTransport(sites, status) as transport:
-        federation.role = SiteServer(federation, transport, status, sites)
+        federation.remote = SiteServer(federation, transport, status, sites)
         yield
 
 
@@ -67,21 +66,28 @@ def attach(federation: Federation, data: FederatedDataModule, sites: Sites) -> N
             f"data.holds: got {data.holds}; expected public at the server of sites: set it there "
             "(fedaux-pl sites init writes it to sites.yaml)"
         )
-    scoring = federation.algorithm.scoring
-    secure = None if scoring is None else scoring.privacy.secure
+    release = federation.algorithm.release
+    secure = None if release is None else release.scoring.privacy.secure
     unpinned = [] if secure is None else [name for name in sites.names if name not in secure.pins]
     if unpinned:
         raise ConfigurationError(
             f"privacy.secure.pins has no pin of {', '.join(unpinned)}: let each site run fedaux-pl "
             "sites pin, and write its line to the run.yaml that all share"
         )
-    adapt_algorithm(federation.algorithm, federation.local, sites.rehearsal)
+    federation.algorithm = adapt_algorithm(federation.algorithm, federation.local, sites.rehearsal)
     data.site_names = list(sites.names)
 
 
-class SiteServer(Role):
-    """Runs the rounds of a federation with clients at sites."""
+class SiteServer:
+    """Connects a federation to its clients, which are real sites.
 
+    Attributes:
+        h0_folder: The folder of each h_0 that was first sent, with secret noise.
+        privacy_notes: What else leaves the sites, a sentence each.
+        unprotected: The same as rows of the table of guarantees.
+    """
+
+    h0_folder: Path | None
     privacy_notes: list[str]
     unprotected: list[Guarantee]
 
@@ -96,8 +102,7 @@ class SiteServer(Role):
         self.transport = transport
         self.status = status
         self.sites = sites
-        if federation.algorithm.secret_noise:
-            self.kept = first_results_folder()
+        self.h0_folder = first_results_folder() if federation.algorithm.secret_noise else None
         self.privacy_notes = []
         self.unprotected = []
         if sites.evaluate:
@@ -145,9 +150,9 @@ class SiteServer(Role):
     def create_pool(self, clients: LocalClients) -> ClientPool:
         """Return the clients at the sites; ``clients`` would run in this process."""
         federation = self.federation
-        context = clients.context
+        run = clients.run
         data = federation.data
-        if context.processes.world_size > 1:
+        if run.processes.world_size > 1:
             raise ConfigurationError(
                 "the server of sites runs in one process: set trainer.devices and num_nodes to 1"
             )
@@ -158,7 +163,7 @@ class SiteServer(Role):
             )
         agreement = create_agreement(federation.settings(), data)
         requests = SiteRequests(self.transport, self.status, self.sites, agreement)
-        collector = AnswerCollector(requests, context.progress, clients.settings.lr)
+        collector = AnswerCollector(requests, run.progress, clients.settings.lr)
         releases = SiteReleases(
             requests,
             collector,
@@ -176,8 +181,8 @@ class SiteServer(Role):
             federation.architectures,
             clients.settings,
             federation.head_only,
-            context.runner.device,
-            needs_release=federation.algorithm.scoring is not None,
+            run.runner.device,
+            needs_release=federation.algorithm.release is not None,
             metrics=federation.evaluation.metrics,
             current_states=federation.students.states,
             site_sizes=data.site_sizes,
@@ -190,7 +195,7 @@ class SiteServer(Role):
             return None
         students = federation.students
         options = {name: complete_options(name, **students.options_of(name)) for name in students}
-        processes = clients.context.processes
+        processes = clients.run.processes
         return FirstResults(
             federation.data,
             describe_h0=lambda name, h0: describe_model(options[name], h0, head=False),

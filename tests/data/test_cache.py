@@ -265,7 +265,7 @@ def elsewhere(tmp_path):
     (tmp_path / "theirs").chmod(0o700)
 
 
-@pytest.mark.filterwarnings("ignore:there is no place for the key")
+@pytest.mark.filterwarnings("ignore:the key of this machine's fingerprints")
 def test_a_cache_of_another_user_is_not_used(elsewhere, build, monkeypatch):
     """The run goes on, and says so."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere.parent))

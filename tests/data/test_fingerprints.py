@@ -11,17 +11,15 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from fedaux_pl.callbacks import FederationReport
-from fedaux_pl.data import Digits, Glosses
+from fedaux_pl.data import Digits
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import (
     KEY_FILE,
-    count_shared,
     have_other_keys,
     keyed_fingerprint,
     machine_key,
     record_digests,
 )
-from fedaux_pl.data.input_checks import note
 from fedaux_pl.errors import DataError
 from tests.federations import FewDigits, create, fit, split
 from tests.paper import paper_fedaux
@@ -119,54 +117,6 @@ def test_fingerprints_of_another_key_cannot_be_compared():
     assert not have_other_keys(one, None)
 
 
-def test_auxiliary_rows_that_are_private_are_counted():
-    x = torch.randint(256, (20, 1, 4, 4), dtype=torch.uint8)
-    assert count_shared(x[:12], x[8:], b"k") == 4
-    assert count_shared(x[:12], x[[1, 1, 1, 15]], b"k") == 3
-    for source in (Digits(), Glosses(max_length=24)):  # as in the quickstarts
-        assert count_shared(source.train().inputs, source.auxiliary(), b"k") == 0
-
-
-class Leaking(FewDigits):
-    """Some of the private samples are auxiliary data, too."""
-
-    def auxiliary(self):
-        return torch.cat([super().auxiliary(), self.train().inputs[:7]])
-
-
-@pytest.mark.filterwarnings("error")
-def test_shared_rows_are_noted(capsys):
-    note.cache_clear()
-    data = split(auxiliary=Leaking())
-    data.setup()
-    told = "note: 7 of 47 auxiliary samples are also private training samples: h_0 and the scores"
-    assert told in capsys.readouterr().err
-    assert data.shared_rows == 7
-    without = split(auxiliary=None)
-    without.setup()
-    assert without.shared_rows == 0
-
-
-class OfWhichPrivate(FewDigits):
-    """Ten auxiliary samples, of which some are private."""
-
-    def __init__(self, shared):
-        super().__init__()
-        self.shared = shared
-
-    def auxiliary(self):
-        return torch.cat(
-            [super().auxiliary()[self.shared : 10], self.train().inputs[: self.shared]]
-        )
-
-
-def test_auxiliary_data_that_are_mostly_private_are_an_error():
-    split(auxiliary=OfWhichPrivate(5)).setup()
-    expected = "^6 of 10 auxiliary samples are also private training samples, so they are no public"
-    with pytest.raises(DataError, match=f"{expected}.*: give data.auxiliary a source of other"):
-        split(auxiliary=OfWhichPrivate(6)).setup()
-
-
 class OtherTest(FewDigits):
     """The same training data with other test data."""
 
@@ -174,16 +124,16 @@ class OtherTest(FewDigits):
         return self._first(Digits("auxiliary").train(), 10)
 
 
-def test_what_a_release_depends_on_does_not_include_test_data():
-    data, other = split(), split(private=OtherTest())
-    for module in (data, other):
-        module.setup()
-    assert data.settings()["contents"]["test"] != other.settings()["contents"]["test"]
-    assert {**data.release_settings(), "private": ""} == {**other.release_settings(), "private": ""}
-    smaller = split(private=FewDigits(train=63))
-    smaller.setup()
-    assert smaller.release_settings() != data.release_settings()
-    assert data.settings()["contents"]["auxiliary"] == tensor_digest(FewDigits().auxiliary())
+def test_each_data_set_has_a_fingerprint_of_its_own():
+    data = split()
+    changed = {"test": split(private=OtherTest()), "private": split(private=FewDigits(train=63))}
+    data.setup()
+    contents = data.settings()["contents"]
+    assert contents["auxiliary"] == tensor_digest(FewDigits().auxiliary())
+    for name, other in changed.items():
+        other.setup()
+        others = other.settings()["contents"]
+        assert [key for key in contents if contents[key] != others[key]] == [name]
 
 
 def plain_digests(*tensors):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
-from fedaux_pl.data import Digits, FederatedDataModule, Glosses, InMemory, as_source
+from fedaux_pl.data import FederatedDataModule, Glosses, InMemory, as_source
 from fedaux_pl.errors import DataError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
@@ -200,11 +200,11 @@ def test_random_transforms_are_refused():
         ),
         (Items([(PIXELS[0], 1, 2)]), "item 0 of the train data has 3 parts"),
         (Items([(PIXELS[0], 0), PIXELS[1]]), r"labels: got .*; expected int64 of shape \(2,\)"),
-        (Items([({}, 1)]), "item 0 of the train data: got a dict; expected an image"),
-        (Items([]), "the train data holds no samples"),
+        (Items([({}, 1)]), "item 0 of the train data: got dict; expected an image"),
+        (Items([]), "the train data hold no samples"),
         (Hub(img=pictures(), label=LABELS), r"got columns img, label; .*: rename"),
         (Hub(image=pictures(), text=list("abcdef")), "expected `image` or `text`"),
-        (5, "got a int; expected arrays"),
+        (5, "got int; expected arrays"),
     ],
 )
 def test_data_that_cannot_be_used(data, message):
@@ -215,29 +215,3 @@ def test_data_that_cannot_be_used(data, message):
 def test_test_data_must_be_given():
     with pytest.raises(DataError, match=r"no test data: pass a pair \(training, test\)"):
         FederatedDataModule((PIXELS, np.array(LABELS))).setup()
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(PIXELS)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("data/train.npz", "'data/train.npz'; .*: wrap files in NpzImages"),
-        (Digits, r"the class Digits; .*: pass an object, Digits\(\.\.\.\)"),
-        (5, "a int; .*: wrap files"),
-        (int, "a type; .*: wrap files"),
-        ((PIXELS, PIXELS, PIXELS), "a tuple; .*: pass a data set with a length"),
-        ({"test": FIRST}, "a mapping of test; .*: name a part `train`"),
-        ({"train": FIRST, "client": LABELS}, "a mapping of .*; .*: 'client' is none of its keys"),
-        (DataLoader(TensorDataset(FIRST)), "a DataLoader; .*: pass its `dataset`"),
-        (Stream(), "a Stream; .*: pass a data set with a length"),
-    ],
-)
-def test_what_is_no_data_is_refused(value, message):
-    with pytest.raises(TypeError, match=rf"private: got {message}"):
-        FederatedDataModule(value)
-    with pytest.raises(TypeError, match="auxiliary: got"):
-        FederatedDataModule(Digits(), auxiliary=value)

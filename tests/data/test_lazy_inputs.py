@@ -8,7 +8,7 @@ from PIL import Image
 from fedaux_pl.data import FederatedDataModule, ImageFolder, NpzImages
 from fedaux_pl.data.cache import tensor_digest
 from fedaux_pl.data.fingerprints import keyed_fingerprint, record_digests
-from fedaux_pl.data.images import from_array
+from fedaux_pl.data.image_arrays import from_array
 from fedaux_pl.data.lazy_inputs import (
     LazyInputs,
     choose_memory,
@@ -139,24 +139,23 @@ def test_memory_is_chosen_by_size(monkeypatch, caplog):
     assert not caplog.text
     assert choose_memory(3 * 10**8, cuda, 1) == "host"
     assert choose_memory(10**9, cpu, 2) == "disk"
-    assert "data.memory: host, as images take 0.3 GB" in caplog.text
-    assert "data.memory: disk, as images take 1.0 GB" in caplog.text
+    assert "data.memory: host, because images take 0.3 GB" in caplog.text
+    assert "data.memory: disk, because images take 1.0 GB" in caplog.text
 
 
 def test_a_data_module_measures_its_sources(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 3 * 2484, "SC_PAGE_SIZE": 1}.get)
     of_npz(tmp_path), of_pictures(tmp_path)
     (tmp_path / "a.npz").rename(tmp_path / "data.npz")
-    arrays = {"test_x": "train_x", "test_y": "train_y"}
-    data = FederatedDataModule(NpzImages(tmp_path / "data.npz", arrays=arrays), num_clients=2)
-    data.setup()
-    assert isinstance(data.test_examples.inputs, LazyInputs)
-    data.memory = "host"
-    data._private = None
-    data.setup()
+    source = NpzImages(tmp_path / "data.npz", arrays={"test_x": "train_x", "test_y": "train_y"})
+    chosen = FederatedDataModule(source, num_clients=2)  # on disk, since memory is too small
+    in_host = FederatedDataModule(source, num_clients=2, memory="host")
+    chosen.setup()
+    assert isinstance(chosen.test_examples.inputs, LazyInputs)
+    in_host.setup()
     (tmp_path / "data.npz").unlink()
-    assert isinstance(data.test_examples.inputs, LazyInputs)
-    assert torch.equal(data.test_examples.inputs[:], from_array(IMAGES, ""))
+    assert isinstance(in_host.test_examples.inputs, LazyInputs)
+    assert torch.equal(in_host.test_examples.inputs[:], from_array(IMAGES, ""))
     assert ImageFolder(tmp_path, size=6).image_bytes() == IMAGES.nbytes
     with pytest.raises(ValueError, match=r"memory: got 'ram'; .*device, host, disk or null"):
         FederatedDataModule(NpzImages("a.npz"), memory="ram")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedaux_pl.data import images
+from fedaux_pl.data import open_images
 from fedaux_pl.data.input_checks import note
 from fedaux_pl.data.sources import ImageFolder
 from fedaux_pl.errors import DataError, DataNotFoundError
@@ -180,8 +180,10 @@ def test_wrong_arguments(options, message):
 
 def test_decoded_once_until_a_file_changes(tmp_path, picture, monkeypatch):
     calls = []
-    decode = images.read_image
-    monkeypatch.setattr(images, "read_image", lambda *args: calls.append(args) or decode(*args))
+    decode = open_images.read_image
+    monkeypatch.setattr(
+        open_images, "read_image", lambda *args: calls.append(args) or decode(*args)
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     picture("images/a.png", 5)
 
@@ -253,7 +255,7 @@ def test_linked_folders_and_hidden_stores(tmp_path, picture):
     train = ImageFolder(tmp_path / "train", size=4).train()
     assert torch.equal(train.inputs, torch.stack([cat, dog]))
     (tmp_path / "train/dog/3.png").symlink_to("nowhere.png")
-    with pytest.raises(DataError, match=r"dog/3\.png is no file, or a link to none"):
+    with pytest.raises(DataError, match=r"dog/3\.png is neither a file nor a link to a file"):
         ImageFolder(tmp_path / "train", size=4).train()
 
 

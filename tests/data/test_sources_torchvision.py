@@ -115,7 +115,7 @@ def test_stl10_at_its_own_size(stl10):
 
 def test_stl10_is_resized_with_antialiasing(stl10, monkeypatch):
     root, images = stl10
-    monkeypatch.setattr("fedaux_pl.data.images._CHUNK", 2)
+    monkeypatch.setattr("fedaux_pl.data.image_arrays._CHUNK", 2)
     got = STL10(root).auxiliary()
     # the triangle that a reduction to a third weighs pixels with
     weights = torch.tensor([1.0, 2.0, 3.0, 2.0, 1.0], dtype=torch.float64) / 9

@@ -21,8 +21,9 @@ from fedaux_pl.data import (
     InMemory,
     Source,
 )
-from fedaux_pl.data.images import decode_image, from_pil, read_pil
 from fedaux_pl.data.input_checks import note
+from fedaux_pl.data.open_images import read_image
+from fedaux_pl.data.pil_images import read_pil
 from fedaux_pl.errors import DataError
 
 CHECKERBOARD = np.indices((8, 8)).sum(axis=0) % 2 == 1
@@ -61,6 +62,11 @@ def opaque_pictures():
     }
 
 
+def pixels_of(picture, *args, **options):
+    pixels, _ = read_pil(picture, *args, **options)
+    return pixels
+
+
 # of version 1.0.0: ledgers hold digests of these pixels, so they must never change
 DIGESTS = {
     "RGB": "d3fbd1ba6443d2c0",
@@ -82,16 +88,16 @@ def test_opaque_pictures_keep_the_pixels_of_version_1(tmp_path, mode):
     digest = hashlib.sha256()
     for channels in (1, 3):
         for size in (8, 20):
-            pixels = decode_image(path, size, channels)
+            pixels, _ = read_image(path, size, channels, "white")
             digest.update(pixels.numpy().tobytes())
-            assert torch.equal(from_pil(picture, channels, size), pixels)
+            assert torch.equal(pixels_of(picture, channels, size), pixels)
     assert digest.hexdigest()[:16] == DIGESTS[mode]
 
 
 def test_an_opaque_picture_does_not_depend_on_the_background():
     for picture in opaque_pictures().values():
         pixels, original = read_pil(picture, background="blue")
-        assert torch.equal(pixels, from_pil(picture, background=None))
+        assert torch.equal(pixels, pixels_of(picture, background=None))
         assert not original.is_transparent
 
 
@@ -103,10 +109,10 @@ def test_pixels_beneath_transparent_ones_do_not_count(mode, channels, size):
     pixels[~CHECKERBOARD, :-1] = noise(32, pixels.shape[2] - 1, seed=1)
     other = Image.fromarray(pixels)
     assert not np.array_equal(np.asarray(one), pixels)
-    decoded = from_pil(one, channels, size)
-    assert torch.equal(decoded, from_pil(other, channels, size))
-    uncovered = from_pil(one, channels, size, background=None)
-    assert not torch.equal(uncovered, from_pil(other, channels, size, background=None))
+    decoded = pixels_of(one, channels, size)
+    assert torch.equal(decoded, pixels_of(other, channels, size))
+    uncovered = pixels_of(one, channels, size, background=None)
+    assert not torch.equal(uncovered, pixels_of(other, channels, size, background=None))
 
 
 def test_the_background_shines_through_by_the_formula_of_alpha():
@@ -121,7 +127,7 @@ def test_the_background_shines_through_by_the_formula_of_alpha():
     ):
         beneath = torch.tensor(color)[:, None, None]
         expected = share * above + (1 - share) * beneath
-        assert (from_pil(picture, background=name) - expected).abs().max() <= 1
+        assert (pixels_of(picture, background=name) - expected).abs().max() <= 1
 
 
 def png(depth, color_type, row, **chunks):
@@ -205,7 +211,7 @@ def test_a_folder_puts_them_on_its_background_and_counts_them(folder, capsys, on
         source.on_disk = on_disk
         inputs = source.train().inputs[:]
         assert inputs[0, :, 0, 0].tolist() == [255, 0, 0]
-        opaque = from_pil(Image.open(folder / "cat/b.png"))
+        opaque = pixels_of(Image.open(folder / "cat/b.png"))
         assert torch.equal(inputs[1], opaque)
         assert counted in capsys.readouterr().err
         note.cache_clear()

@@ -149,7 +149,7 @@ def test_the_order_of_samples_is_not_that_of_the_data(tmp_path, monkeypatch):
     assert torch.cat(order).tolist() != data.client_indices[0].tolist()
     expected = copy.deepcopy(federation.students["resnet8"])
     model = federation.client_model("north")
-    update_bn([(data._train().inputs[batch],) for batch in order], expected)
+    update_bn([(data.training_examples.inputs[batch],) for batch in order], expected)
     assert_close(statistics(model), statistics(expected))
 
 

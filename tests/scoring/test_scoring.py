@@ -242,7 +242,7 @@ class OwnScoring(ScoringRecipe):
 
 def test_user_defined_parts_need_no_registration():
     algorithm = FedAUX(scoring=OwnScoring(scale=0.5, count=3), privacy=Privacy(0.5))
-    scoring = algorithm.scoring
+    scoring = algorithm.release.scoring
     head = released(scoring)
     assert head.weight.shape == (3,)
     assert head.release.sensitivity == 2 / 30 / 2

@@ -165,7 +165,7 @@ def prepare(
     hub = Loopback(sites)
     (root / "server").mkdir(exist_ok=True)
     status = SiteStatus(root / "server" / "sites.json", names)
-    federation.role = SiteServer(federation, hub, status, settings)
+    federation.remote = SiteServer(federation, hub, status, settings)
     return federation, server_data, hub
 
 

@@ -112,7 +112,7 @@ def test_augmentation_and_schedule(tmp_path):
 @pytest.mark.parametrize(("method", "count"), [("FedClassMeans", 3), (TWO, 6)])
 def test_private_messages_are_all_that_a_site_sends(method, count, tmp_path):
     federation, hub = assert_equal_runs(tmp_path, images(METHODS[method], {"resnet8": 3}), split(3))
-    assert len(hub.sent) == len(federation.all_heads) == count
+    assert len(hub.sent) == len(federation.state.all_heads) == count
     site = hub.sites["site-0"]
     request = {"kind": "train", "request": "x", "client": 0, "round": 1}
     fields = site.answer(Message({**request, "agreement": site.agreement})).fields

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torchvision
-from fedaux_pl.federation.context import ServerFeatures
 from fedaux_pl.federation.preparation import Preparation
 from safetensors.torch import load
 
@@ -20,6 +19,7 @@ from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data import Digits
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
+from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened, spent
 from fedaux_pl.sites import Limits
 from fedaux_pl.sites.codes import CODES
@@ -336,7 +336,7 @@ def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypa
     method = FedAUX(scoring=scoring, privacy=Privacy(1.0))
     released(tmp_path, method)
     shutil.rmtree(tmp_path / "server" / "cache")
-    for owner, name in ((Preparation, "_pretrain"), (ServerFeatures, "auxiliary")):
+    for owner, name in ((Preparation, "_pretrain"), (PublicFeatures, "auxiliary")):
         monkeypatch.setattr(owner, name, rounded(getattr(owner, name)))
     assert len(released(tmp_path, method).heads) == len(ledger().entries()) == 3
 
@@ -465,7 +465,7 @@ def two_run(tmp_path_factory):
         federation, data, hub = secret(root, METHODS[TWO])
         hub.faults["site-0"] = lambda answer, request: seen.append(request) or answer(request)
         fit(root, federation, data, rounds=1)
-    assert [len(step.heads) for step in federation.releases.values()] == [3, 3]
+    assert [len(step.heads) for step in federation.state.releases.values()] == [3, 3]
     return federation, hub, seen, root
 
 
@@ -496,7 +496,7 @@ def test_two_releases_cost_the_budget_of_one(two_run, two, tmp_path, ledger, cap
     assert 1 - 1e-6 < spent([first, second], 1e-5)[0] <= 1
     again = released(tmp_path, METHODS[TWO])  # another server, the same releases
     assert len(ledger().entries()) == 6
-    for one, other in zip(federation.all_heads, again.all_heads, strict=True):
+    for one, other in zip(federation.state.all_heads, again.state.all_heads, strict=True):
         assert torch.equal(one.weight, other.weight)
     assert "spent so far: epsilon 1 in at most 2" in capsys.readouterr().out
 
@@ -564,14 +564,14 @@ def test_each_architecture_has_its_own_classifier(tmp_path, ledger):
     mixed = images(METHODS[TWO], {"resnet8": 2, "shufflenet": 1})
     federation, data, _ = prepare(tmp_path, mixed, split(3), limits=SECRET, rehearsal=False)
     fit(tmp_path, federation, data, rounds=1)
-    [_, one, other] = (step.step.scorer for step in federation.releases.values())
+    [_, one, other] = (step.step.scorer for step in federation.state.releases.values())
     assert not torch.equal(one.weight, other.weight)
     assert len(ledger().entries()) == 6
 
 
 def test_a_site_may_allow_the_first_release_alone(tmp_path, ledger):
     federation = released(tmp_path, METHODS[TWO], Limits(epsilon_limit=0.7))
-    assert [len(step.heads) for step in federation.releases.values()] == [3, 0]
+    assert [len(step.heads) for step in federation.state.releases.values()] == [3, 0]
     assert len(ledger().entries()) == 3
 
 

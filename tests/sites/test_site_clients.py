@@ -221,14 +221,17 @@ def test_a_late_site_makes_both_releases(tmp_path, monkeypatch):
     assert [names for names, _ in asked] == [early, early, late, late]
     one, other = (load(asked[i][1].body)["sent/weight"] for i in (1, 3))
     assert torch.equal(one, other)  # nobody is asked for the gradient of another classifier
-    [_, second] = federation.releases.values()
+    [_, second] = federation.state.releases.values()
     assert [head.client for head in second.heads] == [0, 1, 2]
     trainer.save_checkpoint(tmp_path / "two.ckpt")
     resumed, data, hub = prepare(tmp_path, images(METHODS[TWO], {"resnet8": 3}), split(3))
     fit(tmp_path, resumed, data, 3, ckpt_path=tmp_path / "two.ckpt", weights_only=True)
     assert not hub.sent
     assert data.client_sizes == federation.data.client_sizes
-    assert torch.equal(resumed.labels["distill"], federation.labels["distill"])
+    assert torch.equal(
+        resumed.evidence.class_probabilities["distill"],
+        federation.evidence.class_probabilities["distill"],
+    )
 
 
 def test_a_second_release_with_another_sensitivity_is_left_out(tmp_path, capsys):
@@ -245,7 +248,7 @@ def test_a_second_release_with_another_sensitivity_is_left_out(tmp_path, capsys)
 
     hub.faults = {f"site-{i}": claim(own) for i, own in enumerate([0, 5e-324, 1e300], start=1)}
     fit(tmp_path, federation, data, rounds=1)
-    [_, second] = federation.releases.values()
+    [_, second] = federation.state.releases.values()
     assert [head.client for head in second.heads] == [0]
     told = capsys.readouterr().out
     for i in (1, 2, 3):

@@ -99,7 +99,7 @@ def test_the_server_gets_one_sum_and_each_site_pays_once(tmp_path, capsys):
     )
     run(tmp_path, federation, data)
     assert all(one.body == two.body for one, two in twice)  # asked twice, the same bytes
-    [first], [second] = federation.heads, federation.releases["gradient/resnet8"].heads
+    [first], [second] = federation.heads, federation.state.releases["gradient/resnet8"].heads
     assert first.clients == second.clients == (0, 1, 2, 3)
     masked = [message for message in hub.sent if "transcript" in message.fields]
     assert len(masked) == len(entries()) == 8
@@ -372,7 +372,7 @@ def test_the_second_sum_waits_for_all_sites_of_the_first(tmp_path):
     hub.faults["site-3"] = fault
     run(tmp_path, federation, data)
     assert missed == [4]
-    assert federation.releases["gradient/resnet8"].heads[0].clients == (0, 1, 2, 3)
+    assert federation.state.releases["gradient/resnet8"].heads[0].clients == (0, 1, 2, 3)
     assert len(entries()) == 8
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaux_pl.data.images import resize
+from fedaux_pl.data.image_arrays import resize
 from fedaux_pl.data.input_checks import check_size
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, PartSource
@@ -59,7 +59,7 @@ class Digits(PartSource):
 
     def auxiliary(self) -> Inputs:
         """The 598 auxiliary images."""
-        return self._get("auxiliary").inputs
+        return self.load_existing("auxiliary").inputs
 
 
 class Glosses(TextSource):

@@ -7,13 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaux_pl.data.images import (
-    WHITE,
-    check_background,
-    is_image,
-    list_images,
-    open_images,
-)
+from fedaux_pl.data.image_files import is_image, list_images
 from fedaux_pl.data.input_checks import (
     check_size,
     check_test_data,
@@ -23,6 +17,8 @@ from fedaux_pl.data.input_checks import (
     shorten,
 )
 from fedaux_pl.data.labels import class_indices
+from fedaux_pl.data.open_images import open_images
+from fedaux_pl.data.pil_images import WHITE, check_background
 from fedaux_pl.data.source import Examples, PartSource, Source, name_of_path
 from fedaux_pl.errors import DataError, DataNotFoundError, check_setting
 from fedaux_pl.names import readable

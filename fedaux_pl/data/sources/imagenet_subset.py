@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import arange, tensor
 
-from fedaux_pl.data.images import WHITE, check_background, list_images, open_images
+from fedaux_pl.data.image_files import list_images
 from fedaux_pl.data.input_checks import check_size, expand, not_found
+from fedaux_pl.data.open_images import open_images
+from fedaux_pl.data.pil_images import WHITE, check_background
 from fedaux_pl.data.source import Examples, Source
 from fedaux_pl.errors import DataError, check_setting
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedaux_pl.data.images import from_array, resize
+from fedaux_pl.data.image_arrays import from_array, resize
 from fedaux_pl.data.input_checks import (
     check_expansion,
     check_size,

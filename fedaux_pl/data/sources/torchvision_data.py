@@ -11,7 +11,7 @@ from torchvision import datasets
 
 from fedaux_pl.data.cache import CacheKey, cached, fingerprint
 from fedaux_pl.data.downloads import Download, PublishedFile, fetch_missing
-from fedaux_pl.data.images import resize
+from fedaux_pl.data.image_arrays import resize
 from fedaux_pl.data.input_checks import check_size, not_found
 from fedaux_pl.data.lazy_inputs import Inputs
 from fedaux_pl.data.source import Examples, PartSource
@@ -198,7 +198,7 @@ class STL10(_Archived):
 
     def auxiliary(self) -> Inputs:
         """The 100,000 unlabeled images."""
-        return self._get("unlabeled").inputs
+        return self.load_existing("unlabeled").inputs
 
     def load(self, part: str) -> Examples:
         """Load a part, or the ``unlabeled`` images."""

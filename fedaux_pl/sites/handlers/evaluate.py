@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedaux_pl.data import Examples
-from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.federation.evaluation_metrics import EvaluationMetrics
+from fedaux_pl.federation.personal import PersonalModels
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.handlers.handler import Reply
@@ -24,14 +24,14 @@ class Evaluate:
         models: Reads the models and predicts with them.
         examples: The test data of the site.
         metrics: The metrics of the run.
-        clients: Estimates BatchNorm statistics on the training data of the site.
+        personal: Estimates BatchNorm statistics on the training data of the site.
         uses_own_statistics: Whether the model of the site has such BatchNorm statistics.
     """
 
     models: ReceivedModels
     examples: Examples
     metrics: EvaluationMetrics
-    clients: LocalClients
+    personal: PersonalModels
     uses_own_statistics: bool
 
     @property
@@ -58,7 +58,7 @@ class Evaluate:
 
     def _predict_with_own_statistics(self, client: int, states: dict[str, State]) -> Tensor:
         name = self.models.architectures[client]
-        state = self.clients.with_own_statistics(client, states[name])
+        state = self.personal.with_own_statistics(client, states[name])
         return self.models.predict(name, state, self.examples.inputs)
 
     def _predict_with_ensemble(self, states: dict[str, State]) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from fedaux_pl.federation import LocalTraining
-from fedaux_pl.federation.clients import LocalClients
+from fedaux_pl.federation.personal import PersonalModels
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.final_model import FinalModel, Output
 from fedaux_pl.sites.handlers.handler import Reply
@@ -22,7 +22,7 @@ class Finish:
 
     Attributes:
         models: Reads the model. The student of its architecture becomes the final model.
-        clients: Makes the model that the site itself uses.
+        personal: Makes the model that the site itself uses.
         local: The settings of the local training.
         output: What to do with the model; None for nothing.
         describe_model: Returns what makes a model differ from the server's, with these settings.
@@ -30,7 +30,7 @@ class Finish:
     """
 
     models: ReceivedModels
-    clients: LocalClients
+    personal: PersonalModels
     local: LocalTraining
     output: Output | None
     describe_model: Callable[[LocalTraining, nn.Module], list[str]]
@@ -50,12 +50,12 @@ class Finish:
         round_ = wire.read_count(request.fields, "round")
         name, received = self.models.read_one(client, request.body)
         local = replace(self.local, fine_tuning=output.fine_tuning)
-        self.clients.settings = local
-        [state] = self.clients.own_models(round_, [client], {name: received}).values()
+        self.personal.clients.settings = local
+        [state] = self.personal.states(round_, [client], {name: received}).values()
         model = self.models.students[name]
         model.load_state_dict(state)
         left = "what has left this site is in its journal and its ledger"
-        about = self.describe_run() | {"round": {"round": round_}, "privacy": [left]}
+        about = self.describe_run() | {"metrics": {"round": round_}, "privacy": [left]}
         output.write(FinalModel(name, model, self.describe_model(local, model), about))
         guarantee = "that it has written the final model: nothing about its data"
         return Reply(*finish.write_answer(is_written=True), guarantee)

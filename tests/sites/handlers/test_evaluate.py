@@ -279,7 +279,7 @@ def test_weights_are_on_the_device_before_a_prediction(tmp_path, monkeypatch):
         given.extend(tensor.device.type for tensor in state.values())
         return torch.zeros(len(inputs), len(data.classes))
 
-    runner = site.federation.server.context.runner
+    runner = site.federation.server.run.runner
     monkeypatch.setattr(runner, "predict", predict)
     monkeypatch.setattr(type(runner), "device", torch.device("meta"))
     assert "code" not in site.answer(seen[0]).fields

@@ -1,4 +1,4 @@
-"""Samples that clients hold out."""
+"""Parts of the private data get one numbering of classes and clients."""
 
 from dataclasses import replace
 
@@ -6,30 +6,8 @@ import pytest
 import torch
 
 from fedaux_pl.data import Examples, FederatedDataModule, Source
-from fedaux_pl.data.holdings import hold_out, renumber
+from fedaux_pl.data.read_private import renumber
 from fedaux_pl.errors import DataError
-
-
-def test_a_share_of_every_client_is_held_out():
-    parts = [torch.arange(20), torch.arange(20, 26), torch.tensor([26])]
-    kept, held = hold_out(parts, 0.25, seed=3)
-    assert [len(part) for part in kept] == [15, 4, 1]
-    assert sorted(torch.cat([*kept, held]).tolist()) == list(range(27))
-    assert held.tolist() == sorted(held.tolist())
-    assert held.tolist() != [0, 1, 2, 3, 4, 20, 21]
-    assert torch.equal(hold_out(parts, 0.25, seed=3)[1], held)
-    assert not torch.equal(hold_out(parts, 0.25, seed=4)[1], held)
-    # a client's held-out samples do not depend on the other clients
-    assert torch.equal(hold_out(parts[:1], 0.25, seed=3)[0][0], kept[0])
-
-
-def test_a_client_keeps_one_sample_and_one_is_held_out_in_all():
-    kept, held = hold_out([torch.arange(3), torch.tensor([3])], 0.99, seed=0)
-    assert ([len(part) for part in kept], len(held)) == ([1, 1], 2)
-    kept, held = hold_out([torch.arange(2), torch.arange(2, 6)], 0.01, seed=0)
-    assert ([len(part) for part in kept], len(held)) == ([2, 3], 1)
-    with pytest.raises(DataError, match="none of the 2 clients has more than one sample"):
-        hold_out([torch.tensor([0]), torch.tensor([1])], 0.5, seed=0)
 
 
 def test_labels_are_renumbered_on_their_device(monkeypatch):

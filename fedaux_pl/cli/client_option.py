@@ -8,7 +8,7 @@ from torch import nn
 
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation.client_models import find_client
+from fedaux_pl.federation.personal import find_client
 from fedaux_pl.runs.parser import FederationCLI
 
 # one process that sets the run up, loads its checkpoint and predicts nothing

@@ -45,7 +45,6 @@ from fedaux_pl.federation.guarantees import (
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.personal import PersonalModels
 from fedaux_pl.federation.pretraining import H0Source, create_extractor, create_h0_source
-from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.federation.releases import ReleaseCollector, create_collector, start_heads
 from fedaux_pl.federation.remote_clients import RemoteClients
 from fedaux_pl.federation.round_evaluation import evaluate_round
@@ -226,13 +225,10 @@ class Federation(LightningModule):
         if self.collector.is_complete(self.state.releases) and not self.evidence.is_empty:
             return
         is_first = not self.heads
-        predict = self.run.runner.predict_features
-        features = PublicFeatures(self.data, self.extractors(), predict)
-        parts = features.parts()
-        if self.head_only and self.trainer.precision == "32-true":  # rounds would compute the same
-            self.server.keep_features(parts)
-        released = self.collector.collect(self.pool, self.state.releases, features, parts)
-        self.evidence = self.collector.release.evidence(released)
+        h0 = self.extractors()
+        released = self.collector.collect(self.pool, self.state.releases, h0)  # w_i, noisy
+        self.evidence = self.collector.release.evidence(released)  # s_i(x), p(c | x)
+        self.server.keep_features(released.parts)
         if is_first and self.evidence.class_probabilities:  # later, heads have been trained
             start_heads(self.students, self.evidence, released, self.processes)
 
@@ -250,12 +246,12 @@ class Federation(LightningModule):
         except ``updates``, which are those of a process's own clients.
         """
         t = self.current_epoch + 1
-        theta = self.students.states()
         log = self.round_log
         self.state.metrics = {"round": t}
         with self.state.transaction(self.students):
             with log.stage("clients"):  # theta_i <- train(theta^P, D_i) for i in S_t
-                self.collect_evidence()
+                self.collect_evidence()  # from clients that had not released yet
+                theta = self.students.states()
                 selected = self.select_clients(t)
                 payloads = self.server.payloads()
                 updates = self.pool.train(t, selected, theta, payloads)

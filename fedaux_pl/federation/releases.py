@@ -97,17 +97,17 @@ class ReleaseCollector:
         self,
         pool: ClientPool,
         collected: dict[str, Collected],
-        features: PublicFeatures,
-        parts: Mapping[str, Mapping[str, Tensor]],
+        h0: Mapping[str, nn.Module],
     ) -> Released:
         """Ask every client that has not sent its release yet, and return all releases.
 
         Args:
             pool: The clients. Sites may not answer; they are asked again in a later round.
             collected: The releases so far, by step, which this method adds to.
-            features: h_0(x) on the server's data.
-            parts: h_0(x) on D_distill and on the evaluated data.
+            h0: h_0 of each architecture.
         """
+        features = PublicFeatures(self.run.data, h0, self.run.runner.predict_features)
+        parts = features.parts()
         released = self._released(collected, parts)
         for step in self.plan.values():
             for name, asked in self._whom_to_ask(step, released).items():

@@ -144,7 +144,14 @@ class Server:
         return self.run.runner.predict(model, state, self.inputs(part))
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep h(x), by part of the data and architecture."""
+        """Keep h_0(x) for the rounds, if they would compute the same.
+
+        Args:
+            parts: h_0(x) by part of the data and architecture, in 32-bit precision.
+        """
+        is_exact = self.run.runner.trainer.precision == "32-true"
+        if not (self.head_only and is_exact):
+            return
         for part, features in parts.items():
             for name, values in features.items():
                 self.features[name, part] = values

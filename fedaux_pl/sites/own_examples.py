@@ -1,9 +1,9 @@
 """Test and validation data of a site, which only this site has."""
 
 from fedaux_pl.data import Examples, FederatedDataModule
-from fedaux_pl.data.holdings import renumber
 from fedaux_pl.data.input_checks import check_same_kind
 from fedaux_pl.data.lazy_inputs import keep_in_host
+from fedaux_pl.data.read_private import renumber
 
 
 def adapt_own_examples(examples: Examples, data: FederatedDataModule) -> Examples:

@@ -23,10 +23,10 @@ DATA = "keyed:d8fc2bc5:7a20fa4a2c02af0b2b5b790a623f4ad54547a06f6442571d34a9a0e8d
 RECEIVED = torch.arange(3.0)
 PINS = {"site-0": "18174dc6", "site-1": "6a38ce53", "site-2": "4364b5a7"}
 TWO_RELEASES = StatisticsScoring(dimensions=4, whitening=0.5, releases=2)
-LOCAL_NOISE = FedAUX(scoring=TWO_RELEASES, privacy=Privacy(1.0)).plan(None)
+LOCAL_NOISE = FedAUX(scoring=TWO_RELEASES, privacy=Privacy(1.0)).release.plan(None)
 SUMMED = FedAUX(
     scoring=TWO_RELEASES, privacy=Privacy(1.0, secure=SecureSums(count_share=0.1, pins=PINS))
-).plan(None)
+).release.plan(None)
 PUBLIC_MAP = PublicMap(center=torch.zeros(2).double(), unit=True, bound=1.0)
 AGREEMENT = {"format": 1, "model_options": {}, "classes": ["a", "b"], "seed": 3, "version": "2.0"}
 

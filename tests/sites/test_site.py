@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torchvision
-from fedaux_pl.federation.preparation import Preparation
 from safetensors.torch import load
 
 from fedaux_pl.algorithms import FedAUX, FedAvg
 from fedaux_pl.data import Digits
 from fedaux_pl.data.fingerprints import key_id, machine_key
 from fedaux_pl.errors import ConfigurationError, DataError
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.scoring import Logistic, Mean, MeanScoring, Privacy, Whitened, spent
 from fedaux_pl.sites import Limits
@@ -336,7 +336,7 @@ def test_a_restarted_server_sends_what_it_sent_before(tmp_path, ledger, monkeypa
     method = FedAUX(scoring=scoring, privacy=Privacy(1.0))
     released(tmp_path, method)
     shutil.rmtree(tmp_path / "server" / "cache")
-    for owner, name in ((Preparation, "_pretrain"), (PublicFeatures, "auxiliary")):
+    for owner, name in ((H0Source, "_learn"), (PublicFeatures, "auxiliary")):
         monkeypatch.setattr(owner, name, rounded(getattr(owner, name)))
     assert len(released(tmp_path, method).heads) == len(ledger().entries()) == 3
 

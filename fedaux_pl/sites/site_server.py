@@ -162,23 +162,23 @@ class SiteServer(Role):
         requests = SiteRequests(self.transport, self.status, self.sites, agreement)
         collector = AnswerCollector(requests, context.progress, clients.settings.lr)
         releases = SiteReleases(
-            requests,
-            collector,
-            federation.architectures,
-            data,
+            requests=requests,
+            collector=collector,
+            architectures=federation.architectures,
+            data=data,
             first_step=first_step(federation.plan).name if federation.plan else "",
             released=lambda: clients_of(federation.heads),
             first_results=self._create_first_results(clients),
         )
         return SiteClients(
-            requests,
-            collector,
-            WillingSites(requests),
-            releases,
-            federation.architectures,
-            clients.settings,
-            federation.head_only,
-            context.runner.device,
+            requests=requests,
+            collector=collector,
+            willing=WillingSites(requests),
+            releases=releases,
+            architectures=federation.architectures,
+            settings=clients.settings,
+            head_only=federation.head_only,
+            device=context.runner.device,
             needs_release=federation.algorithm.scoring is not None,
             metrics=federation.evaluation.metrics,
             current_states=federation.students.states,
@@ -194,7 +194,7 @@ class SiteServer(Role):
         options = {name: complete_options(name, **students.options_of(name)) for name in students}
         processes = clients.context.processes
         return FirstResults(
-            federation.data,
+            data=federation.data,
             describe_h0=lambda name, h0: describe_model(options[name], h0, head=False),
             load_or_compute=partial(load_or_compute, processes, first_results_folder()),
         )

@@ -13,7 +13,7 @@ Where to find what:
 - The server: ``site_server``, ``site_clients`` (the ``ClientPool``), ``site_releases``,
   ``server_sums``, ``answer_collector``, ``willing_sites``, ``site_requests``, ``first_results``,
   ``site_status``, ``server_log``.
-- Secure sums: ``secure_sum`` (the protocol alone).
+- Secure sums: ``secure_sum`` (only the protocol).
 - The network: ``transport``, ``listener``, ``message_filter``, ``tls``, ``kit``, ``certificates``,
   ``provisioning``.
 

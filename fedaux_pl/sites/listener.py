@@ -1,4 +1,4 @@
-"""How the server listens: on all addresses of its host and alone, or not at all.
+"""How the server listens: on all addresses of its host, where no other process listens.
 
 NVFlare's own driver continues if it cannot listen. It also lets several processes share a port, so
 that two servers would split the sites between them. And it does not print that peers without a

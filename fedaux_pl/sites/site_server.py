@@ -44,7 +44,7 @@ def connect(
     ``with connect(federation, data, sites, root): trainer.fit(federation, datamodule=data)``
 
     The ``data`` of the server have ``holds="public"``. The file ``sites.json`` in the folder
-    ``root`` tells who is connected. Raises a ConfigurationError if settings or certificates do not
+    ``root`` lists who is connected. Raises a ConfigurationError if settings or certificates do not
     fit, NVFlare is not installed, or the port is taken.
     """
     from fedaux_pl.sites.transport import ServerTransport  # raises if NVFlare is not installed
@@ -139,7 +139,7 @@ class SiteServer(Role):
             if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
                 raise ConfigurationError(
                     f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites "
-                    "tell their metrics only if they allow it, are connected and have budget left: "
+                    "send their metrics only if they allow it, are connected and have budget left: "
                     "monitor accuracy, or val/accuracy if the server has validation data, or "
                     "client_loss/mean"
                 )

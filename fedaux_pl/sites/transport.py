@@ -271,7 +271,7 @@ class ServerTransport:
                 timeout=_STRANGER_TIMEOUT,
             )
         except Exception as error:  # whatever the transport raises
-            self.filter.log_once(f"{name[:80]!r} could not be told ({type(error).__name__})")
+            self.filter.log_once(f"{name[:80]!r} could not be notified ({type(error).__name__})")
         finally:
             self._notices.release()
 

@@ -1,9 +1,24 @@
-"""A federation over real sites: the server asks over NVFlare's transport, sites answer.
+"""A federation over real sites: the server sends requests over NVFlare's transport, sites answer.
 
-The server has test and auxiliary data alone, a site its private data alone. Messages are plain
-values and tensors: nothing that arrives is ever executed.
+The server holds only test and auxiliary data; each site holds only its private data. Messages are
+plain values and tensors: nothing that arrives is ever executed.
 
-The names below are imported on first use: ``fedaux-pl sites`` needs neither torch nor Lightning.
+Where to find what:
+
+- Both sides: ``messages/`` (the format of each kind of request), ``wire`` (messages as bytes),
+  ``codes``, ``agreement``, ``site_settings``, ``adapt_algorithm``, ``same_version``, ``names``.
+- The site: ``site`` (the table from kinds of requests to handlers), ``dispatcher``, ``handlers/``,
+  ``received_models``, ``own_examples``, ``site_sums``, ``final_model``, ``journal``.
+- What a site has released: ``ledger``, ``ledger_keys`` (frozen texts), ``budget``, ``new_pixels``.
+- The server: ``site_server``, ``site_clients`` (the ``ClientPool``), ``site_releases``,
+  ``server_sums``, ``answer_collector``, ``willing_sites``, ``site_requests``, ``first_results``,
+  ``site_status``, ``server_log``.
+- Secure sums: ``secure_sum`` (only the protocol).
+- The network: ``transport``, ``listener``, ``message_filter``, ``tls``, ``kit``, ``certificates``,
+  ``provisioning``.
+
+The names below are imported on first use, because ``fedaux-pl sites`` needs neither torch nor
+Lightning.
 """
 
 from importlib import import_module

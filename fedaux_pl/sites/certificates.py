@@ -1,4 +1,4 @@
-"""The certificates in a kit: whose they are, and whether anybody will accept them."""
+"""The certificates in a kit: who owns them, and whether another member can accept them."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ except ImportError as error:
 
 
 def certificate_name(kit: Path) -> str:
-    """Return the common name in a site's certificate."""
+    """Return the common name in the certificate of a site."""
     path = startup_folder(kit) / "client.crt"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -33,10 +33,10 @@ def certificate_name(kit: Path) -> str:
 
 
 def check_certificate(kit: Path, side: str) -> None:
-    """Raise a ConfigurationError if no peer can accept the certificate of a kit.
+    """Raise a ConfigurationError if no other member can accept the certificate of a kit.
 
-    It must be valid now, belong to the key beside it, and be signed by the root certificate there.
-    Otherwise the transport would try to connect for ever, without a word.
+    The certificate must be valid now, belong to the key beside it, and be signed by the root
+    certificate beside it. Otherwise the transport would try to connect forever and print nothing.
     """
     files = find_credentials(kit, side)
     path, key_path, root_path = (files[name] for name in (f"{side}_cert", f"{side}_key", "ca_cert"))
@@ -66,7 +66,7 @@ def _read_certificates(path: Path) -> list[x509.Certificate]:
 def _read_key(path: Path) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:  # the latter if it has a password
+    except (ValueError, TypeError) as error:  # a TypeError if the key has a password
         raise _damaged(path, error) from error
 
 

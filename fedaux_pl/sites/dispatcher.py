@@ -82,7 +82,7 @@ class Dispatcher:
         expect(not lines, reason, "settings")
 
     def _refuse(self, token: str, about: str, error: Exception) -> Message:
-        """Return the code of an error, whose text goes into the journal alone."""
+        """Return the code of an error, and log the text of the error, which must not leave."""
         code = _code_of(error)
         if code == "failed":
             for line in traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]:
@@ -92,7 +92,7 @@ class Dispatcher:
         if code == "settings":
             fields["version"] = minor_version()
             sent += " and the version"
-        reason = f"{first_line(error)} (sent: {sent} alone)"
+        reason = f"{first_line(error)} (sent: only {sent})"
         self.journal.log_line(f"NOT answered: {about}: {reason}", "NOT answered")
         return Message(fields)
 

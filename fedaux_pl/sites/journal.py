@@ -1,20 +1,21 @@
-"""The journal of a site: lines about what it was asked and what it sent, on standard output."""
+"""The journal of a site: what it was asked and what it has sent, line by line, on stdout."""
 
 import time
 from collections import Counter
 
 _HOUR = 3600.0  # seconds
-_HEAD = 700  # the characters of a long line that are printed at its start
-_TAIL = 300  # and at its end
-_ALWAYS = {"NOT answered": 100}  # the lines of a kind that an hour has in any case
-_OTHERS = 1000
+_HEAD = 700  # how many characters of a long line are printed from its start
+_TAIL = 300  # how many of them are printed from its end
+_ALWAYS = {"NOT answered": 100}  # how many lines of a kind every hour can have
+_ALWAYS_OTHERS = 1000  # the same number for all other kinds
 
 
 class Journal:
-    """Prints lines with the time, so many that no server fills a disk by its requests.
+    """Prints lines with the time, but so few that no server can fill a disk by its requests.
 
-    An hour has the first 1000 lines of each kind, of refusals 100, then the 1024th, 2048th and so
-    on with their number. The next hour begins with the number of lines that were left out.
+    Each hour has the first 1000 lines of each kind, but only the first 100 refusals. After them,
+    only the 1024th line, the 2048th and so on are printed, with their number. The next hour begins
+    with the number of lines that were left out.
     """
 
     def __init__(self) -> None:
@@ -22,14 +23,19 @@ class Journal:
 
     def _begin_hour(self) -> None:
         self._start = time.monotonic()
-        self._counts: Counter[str] = Counter()  # of this hour, by kind
-        self._left_out: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # the lines of this hour, by kind
+        self._left_out: Counter[str] = Counter()  # those of them that were not printed
 
     def log_line(self, text: str, kind: str) -> None:
-        """Print one line, unless this hour has too many of its kind, which no server may choose.
+        """Print one line, unless this hour has too many lines of its kind.
 
-        Parts of the text come from the server: escaped, they cannot pretend to be other lines, and
-        no character that cannot be printed ends the site. The middle of a long line is left out.
+        Parts of the text come from the server. They are escaped, so that they cannot pretend to be
+        other lines, and so that no character that cannot be printed ends the site. The middle of a
+        long line is left out.
+
+        Args:
+            text: The line.
+            kind: What lines are counted by. No server may choose it.
         """
         if time.monotonic() - self._start >= _HOUR:
             for name, count in self._left_out.items():
@@ -37,7 +43,7 @@ class Journal:
             self._begin_hour()
         self._counts[kind] += 1
         count = self._counts[kind]
-        always = _ALWAYS.get(kind, _OTHERS)
+        always = _ALWAYS.get(kind, _ALWAYS_OTHERS)
         if not is_printed(count, always):
             self._left_out[kind] += 1
             return
@@ -53,5 +59,5 @@ def _print(line: str) -> None:
 
 
 def is_printed(count: int, always: int) -> bool:
-    """Return whether line ``count`` is printed: the first ones all, then 1024, 2048 and so on."""
+    """Return whether line ``count`` is printed: the first ``always`` lines, then 1024, 2048 etc."""
     return count <= always or count & (count - 1) == 0

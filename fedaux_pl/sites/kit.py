@@ -1,4 +1,4 @@
-"""The kit of a server or a site: the folder with its key and certificates, and who can read it."""
+"""The kit of a server or a site: the folder with its key and certificates, closed to others."""
 
 import os
 import shlex
@@ -8,15 +8,17 @@ from pathlib import Path
 from fedaux_pl.errors import ConfigurationError
 
 PROJECT_FILE = "project.yml"
-"""NVFlare's description of a federation, in the folder of ``sites init``."""
+"""The file in which NVFlare describes a federation, in the folder that ``sites init`` writes."""
 
 
 def find_credentials(kit: Path, side: str) -> dict[str, Path]:
-    """Return the files of a kit by NVFlare's names; raise a ConfigurationError if one is missing.
+    """Return the files of a kit by NVFlare's names for them.
+
+    Raises a ConfigurationError if a file is missing.
 
     Args:
         kit: The folder that NVFlare's provisioning has written, or its folder ``startup``.
-        side: ``server`` or ``client``, as its files are named.
+        side: ``server`` or ``client``, which is part of the names of the files.
     """
     names = {"ca_cert": "rootCA.pem", f"{side}_cert": f"{side}.crt", f"{side}_key": f"{side}.key"}
     folder = startup_folder(kit)
@@ -33,8 +35,9 @@ def find_credentials(kit: Path, side: str) -> dict[str, Path]:
 def check_secrecy(kit: Path, side: str) -> None:
     """Raise a ConfigurationError if other users can read the key of a kit, or the root key.
 
-    Whoever has the root key signs certificates in any name. NVFlare writes it with mode 0644 to
-    the workspace that it provisions, which ``sites init`` therefore puts into a closed folder.
+    Whoever has the root key can sign certificates in any name. NVFlare writes this key with mode
+    0644 to the workspace that it provisions. Therefore ``sites init`` puts the workspace into a
+    closed folder.
     """
     check_closed(find_credentials(kit, side)[f"{side}_key"])
     member = startup_folder(kit.resolve())
@@ -53,8 +56,8 @@ def check_secrecy(kit: Path, side: str) -> None:
 def check_closed(path: Path) -> None:
     """Raise a ConfigurationError if other users can enter a folder or read a file with keys.
 
-    A file of another user, such as root, may be open to its group: this process may read it as a
-    member.
+    A file that belongs to another user, such as root, may be open to its group, because this
+    process may be allowed to read it as a member of the group.
     """
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode)
@@ -68,5 +71,5 @@ def check_closed(path: Path) -> None:
 
 
 def startup_folder(kit: Path) -> Path:
-    """Return the folder of a kit that has its files: provisioning puts them into ``startup``."""
+    """Return the folder with the files of a kit, which provisioning puts into ``startup``."""
     return kit / "startup" if (kit / "startup").is_dir() else kit

@@ -1,15 +1,22 @@
-"""The ledger of a site: an entry for every release with secret noise of this machine.
+"""The ledger of a site: one entry for each release with secret noise of this machine.
 
-It stands in the state folder of the machine that holds the data. Each entry is one numbered file,
-written under a lock before the release leaves, and never changed. It holds what was released, so
-that a server with the same settings gets it again, and the keyed digests of the records that it is
-about, or their checksum if an earlier file has them. What several releases cost together is
-computed record by record, however these were split over clients. An entry that cannot be read or
-written stops the run, and so does one that this process has seen and that is there no more: with
-its folder, a process would forget its budget. The file of an entry is never replaced, so that of
-two processes that add one at the same time none is lost where locks exclude nobody.
+The ledger is a folder in the state folder of the machine that holds the data. Each entry is one
+numbered file, which is written under a lock before the release leaves, and which never changes. An
+entry holds two things:
 
-Simulated releases, whose noise comes from a seed, are not in the ledger: they guarantee nothing.
+- what was released, so that a server with the same settings gets the same release again
+- the keyed digests of the records that the release is about, or only their checksum if an earlier
+  file has the same digests
+
+What several releases cost together is computed record by record, however the records were split
+over clients.
+
+A run stops if it cannot read or write an entry. It also stops if an entry is missing that this
+process has seen before: otherwise a process would forget its budget if its folder was deleted. The
+file of an entry is never replaced. So if two processes add entries at the same time, both entries
+are kept, even on file systems where locks do not work.
+
+Releases with noise from a seed are not in the ledger, because they guarantee nothing.
 """
 
 import hashlib
@@ -40,29 +47,38 @@ from fedaux_pl.tensor_files import parse_tensor_file
 Digests = npt.NDArray[np.uint64]
 
 _SEEN: dict[Path, dict[str, bytes]] = {}
-"""The checksums of the entries that this process has read or added, by folder and name."""
-_STORED = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
-_MECHANISMS = {*get_args(Mechanism), "sampled", "none"}  # see Release
+"""The checksums of the entries that this process has read or added, by folder and file name."""
+_STORED_NAMES = {"key_id", "key", "heads", "releases", "digests", "time", "origin"}
+_MECHANISMS = {*get_args(Mechanism), "sampled", "none"}  # see ``Release``
 _DROPOUT = "whose guarantee fails if the network has dropout"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the clients of a federation have released together."""
+    """One release, or several that clients in one process made together.
 
-    key: str  # the settings and the data of the release
-    heads: Mapping[str, Tensor]  # what was released, as ``released_heads.pack`` gives it
+    Attributes:
+        key: The text by which the entry is found, see ``ledger_keys``.
+        heads: What was released: the tensors by name.
+        releases: What the release costs each client. A site is always client 0.
+        digests: The keyed digests of each client's records, of which a record can have several.
+        time: When the entry was added, in seconds since 1970. The ledger sets it.
+        origin: The server or the run for which the release was made. The ledger sets it.
+    """
+
+    key: str
+    heads: Mapping[str, Tensor]
     releases: Mapping[int, Release]
-    digests: Mapping[int, Digests]  # of each client's records; a record may have several
-    time: float = 0.0  # when it was added, in seconds; the ledger sets it
-    origin: str = ""  # the run or the server that it was made for, likewise
+    digests: Mapping[int, Digests]
+    time: float = 0.0
+    origin: str = ""
 
     def is_about(self, digests: Digests) -> bool:
-        """Return whether it is about one of the records with these digests."""
-        return any(bool(np.isin(known, digests).any()) for known in self.digests.values())
+        """Return whether the entry is about one of the records with these digests."""
+        return any(bool(np.isin(stored, digests).any()) for stored in self.digests.values())
 
     def describe(self) -> str:
-        """Return when it was made, for whom, what it is and what it cost."""
+        """Return when the release was made, for whom, what it is and what it cost."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
         origin = f", {self.origin}" if self.origin else ""
         release = next(iter(self.releases.values()))
@@ -71,14 +87,23 @@ class Entry:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What all releases about a record cost together, for the record with the largest cost."""
+    """What all releases about a record cost together, for the record with the largest cost.
+
+    Attributes:
+        releases: The number of releases about this record.
+        epsilon: Their epsilon together; infinite if one of them guarantees nothing.
+        delta: The delta at which it holds.
+        folder: The folder of the ledger.
+        epsilon_alone: The same epsilon if secure sums protect nothing.
+        updates: How many of the releases are model updates of version 1.0.
+    """
 
     releases: int
-    epsilon: float  # infinite if one of them guarantees nothing
+    epsilon: float
     delta: float
     folder: Path
-    epsilon_alone: float = math.inf  # if secure sums protect nothing
-    updates: int = 0  # the releases that are model updates of version 1.0
+    epsilon_alone: float = math.inf
+    updates: int = 0
 
     def describe(self) -> str:
         """Return the total as a sentence."""
@@ -97,7 +122,7 @@ class PrivacySpent:
         )
 
     def describe_updates(self) -> str:
-        """Return the words that follow a total with model updates of version 1.0."""
+        """Return the words that follow a total which includes model updates of version 1.0."""
         if not self.updates:
             return ""
         count = counted(self.updates, "model update")
@@ -108,25 +133,28 @@ class PrivacySpent:
 
 
 class Ledger:
-    """The entries of this machine, whose digests have the key ``key_id``.
+    """The entries of this machine.
 
-    ``origin`` is for whom new ones are made; by default the run in the current folder.
+    Args:
+        key_id: The public name of the key with which this machine makes digests.
+        folder: The folder of the ledger; None for that in the state folder.
+        origin: For whom new entries are made; by default the run in the current folder.
     """
 
     def __init__(self, key_id: str, folder: Path | None = None, origin: str = "") -> None:
         self.key_id = key_id
         self.origin = origin or f"a run in {readable(Path.cwd())}"
         self.folder = folder or state_folder() / "ledger"
-        self._known: dict[str, Digests] = {}  # of the entries read last, by their checksum
+        self._digests: dict[str, Digests] = {}  # of the entries that were read, by their checksum
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other processes between reading the ledger and adding to it."""
         path = self.folder / "lock"
-        about = f"waiting for another run that has locked {path}"
+        notice = f"waiting for another run that has locked {path}"
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(path, partial(print, about, flush=True)))
+                stack.enter_context(locked(path, partial(print, notice, flush=True)))
             except OSError as error:
                 raise PrivacyError(self._refusal("locked", error)) from error
             yield
@@ -139,7 +167,7 @@ class Ledger:
     def entries(self) -> list[Entry]:
         """Read all entries; raise a PrivacyError if a file is damaged or missing."""
         paths = sorted(self.folder.glob("*.pt"))
-        self._known.clear()
+        self._digests.clear()
         names = {path.name for path in paths}
         expected = {_name(number + 1) for number in range(len(paths))}
         missing = (expected | self._seen.keys()) - names
@@ -154,47 +182,51 @@ class Ledger:
     def _read(self, path: Path) -> Entry:
         try:
             whole = path.read_bytes()
+            checksum = whole[:64]
             content = whole[64:]
-            if whole[:64] != _checksum(content):
+            if checksum != _checksum(content):
                 raise ValueError("its checksum does not match")
             stored = _parse(content)
             if stored["key_id"] != self.key_id:
                 raise ValueError("the key of its digests, fingerprint.key, is another one")
-            if self._seen.setdefault(path.name, whole[:64]) != whole[:64]:
+            if self._seen.setdefault(path.name, checksum) != checksum:
                 raise ValueError("it was replaced while this process ran")
-            digests = {client: self._find(known) for client, known in stored["digests"].items()}
-            seconds = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored none
+            digests = {client: self._find(found) for client, found in stored["digests"].items()}
+            seconds = stored.get("time", path.stat().st_mtime)  # version 0.9.0 stored no time
         except (OSError, ValueError) as error:
             raise PrivacyError(self._refusal("read", f"{path.name}: {error}")) from error
         origin = stored.get("origin", "")
         return Entry(stored["key"], stored["heads"], stored["releases"], digests, seconds, origin)
 
     def _find(self, stored: Tensor | str) -> Digests:
-        """Return stored digests, or those of an earlier entry with this checksum."""
+        """Return stored digests, or the digests of an earlier entry that have this checksum."""
         if isinstance(stored, Tensor):
             digests: Digests = stored.numpy().view(np.uint64)
             stored = _checksum(digests.tobytes()).decode()
-            self._known.setdefault(stored, digests)
-        if stored not in self._known:
+            self._digests.setdefault(stored, digests)
+        if stored not in self._digests:
             raise ValueError("an earlier entry about the same records was replaced")
-        return self._known[stored]
+        return self._digests[stored]
 
     def add(self, entry: Entry, number: int | None = None) -> None:
-        """Append an entry; the caller holds the lock, and lets it leave only afterwards.
+        """Append an entry.
+
+        The caller holds the lock, and lets the release leave the site only afterwards. If another
+        process has added an entry with the same number, a NameTakenError is raised: the caller must
+        read the entries again.
 
         Args:
-            entry: What is about to leave.
-            number: The number that it gets: one more than the entries that the caller has read. If
-                another process has added that one meanwhile, a NameTakenError is raised: read
-                again. By default the next number that is free.
+            entry: The entry.
+            number: The number of the entry: one more than the number of entries that the caller has
+                read. By default the next free number.
         """
         buffer = io.BytesIO()
         digests: dict[int, Tensor | str] = {}
         for client, records in entry.digests.items():
             unique = np.unique(records)
             checksum = _checksum(unique.tobytes()).decode()
-            is_known = checksum in self._known
-            digests[client] = checksum if is_known else torch.from_numpy(unique.view(np.int64))
+            is_stored = checksum in self._digests
+            digests[client] = checksum if is_stored else torch.from_numpy(unique.view(np.int64))
         content = {
             "key_id": self.key_id,
             "key": entry.key,
@@ -224,73 +256,78 @@ class Ledger:
     ) -> PrivacySpent:
         """Compute what the releases about the records with these digests cost at this delta.
 
-        Records that no entry is about cost nothing.
+        A record without releases costs nothing.
 
         Args:
             digests: The keyed digests of the records of each client.
-            delta: The delta at which to state the total. Model updates of version 1.0 add theirs
-                to it.
-            entries: What ``entries`` has returned, with planned releases; None to read it.
+            delta: The delta at which to state the total. Model updates of version 1.0 add their
+                deltas to it.
+            entries: The entries of the ledger, with planned releases; None to read the entries.
         """
         entries = self.entries() if entries is None else entries
-        groups: dict[bytes, list[Release]] = {}  # by their records, which most releases share
+        # the releases about the same records, by the digests of these records
+        groups: dict[bytes, list[Release]] = {}
         for entry in entries:
             for client, release in entry.releases.items():
                 groups.setdefault(entry.digests[client].tobytes(), []).append(release)
-        asked = np.concatenate(digests)
-        # a record may occur twice in D_i
+        own = np.concatenate(digests)
+        # unique, because a record can occur twice in D_i
         records = [np.unique(np.frombuffer(group, np.uint64)) for group in groups]
         releases = list(groups.values())
-        known, position = np.unique(np.concatenate([asked[:0], *records]), return_inverse=True)
-        is_asked = np.isin(known, asked)
-        if not is_asked.any():
+        all_records, position = np.unique(np.concatenate([own[:0], *records]), return_inverse=True)
+        is_own = np.isin(all_records, own)
+        if not is_own.any():
             return PrivacySpent(0, 0.0, delta, self.folder, 0.0)
         group_of = np.repeat(np.arange(len(records)), [len(group) for group in records])
 
-        # updates of version 1.0 have no mu: all sets of releases of a record are compared
+        # updates of version 1.0 have no mu by which to find the record with the largest cost: then
+        # one record of each set of releases is a candidate, and each set has another sum of these
         has_updates = any(release.is_update for group in releases for release in group)
-        numbers = np.random.default_rng(0).random(len(releases))  # each set has another sum
+        numbers = np.random.default_rng(0).random(len(releases))
 
         def candidates(mu: Callable[[Release], float]) -> Iterator[list[Release]]:
-            """Yield the releases about each record for which they may cost most."""
+            """Yield all releases about each record for which the cost may be largest."""
             costs = np.array([sum(mu(release) ** 2 for release in group) for group in releases])
             sums = np.bincount(position, weights=(numbers if has_updates else costs)[group_of])
-            cost = np.where(is_asked, sums, -1)
-            records = np.unique(cost, return_index=True)[1] if has_updates else [cost.argmax()]
-            for record in records:
-                if is_asked[record]:
+            cost = np.where(is_own, sums, -1)
+            chosen = np.unique(cost, return_index=True)[1] if has_updates else [cost.argmax()]
+            for record in chosen:
+                if is_own[record]:
                     about = group_of[position == record]
                     yield [release for i in about for release in releases[i]]
 
-        together = [(spent(about, delta), about) for about in candidates(lambda r: r.mu)]
-        (epsilon, _), most = max(together, key=lambda one: (one[0], len(one[1])))
+        totals = [(spent(about, delta), about) for about in candidates(lambda r: r.mu)]
+        (epsilon, _), most = max(totals, key=lambda total: (total[0], len(total[1])))
         alone = max(
             spent(about, delta, alone=True)[0] for about in candidates(lambda r: r.mu_alone)
         )
         return PrivacySpent(
             releases=len(most),
             epsilon=epsilon,
-            delta=max(stated for (_, stated), _ in together),
+            delta=max(stated for (_, stated), _ in totals),
             folder=self.folder,
             epsilon_alone=alone,
-            updates=max(sum(release.is_update for release in about) for _, about in together),
+            updates=max(sum(release.is_update for release in about) for _, about in totals),
         )
 
-    def _refusal(self, done: str, reason: object) -> str:
+    def _refusal(self, action: str, reason: object) -> str:
         return (
-            f"the ledger of releases in {self.folder} cannot be {done} ({reason}), so nothing is "
+            f"the ledger of releases in {self.folder} cannot be {action} ({reason}), so nothing is "
             "released: make the folder readable and writable, or restore it from a backup"
         )
 
 
 def ledger_digests(inputs: Inputs, labels: Tensor, key: bytes) -> Digests:
-    """Return the digests of records with labels, then without: a label may be corrected."""
+    """Return two digests of each record: with its label, and without it.
+
+    So a record is recognized even if its label has been corrected.
+    """
     with_labels = record_digests(inputs, labels, key)
     return np.concatenate([with_labels, record_digests(inputs, None, key)])
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """Return what ``add`` has stored; raise a ValueError for foreign content."""
+    """Return what ``Ledger.add`` has stored; raise a ValueError for any other content."""
     try:
         stored: dict[str, Any] = parse_tensor_file(content)
         releases = {client: Release(**cost) for client, cost in stored["releases"].items()}
@@ -301,7 +338,7 @@ def _parse(content: bytes) -> dict[str, Any]:
         if not is_plain or not isinstance(stored["heads"], dict) or releases.keys() ^ digests:
             raise TypeError("other entries")
         mechanisms = {release.mechanism for release in releases.values()}
-        if stored.keys() - _STORED or mechanisms - _MECHANISMS:  # of a later version
+        if stored.keys() - _STORED_NAMES or mechanisms - _MECHANISMS:  # of a later version
             raise TypeError("other entries")
     except Exception as error:  # foreign content can raise nearly any exception
         raise ValueError(f"it is no file of a ledger ({type(error).__name__})") from error

@@ -24,7 +24,7 @@ from fedaux_pl.scoring import RELEASE_VERSION, Privacy, PublicMap, ReleasedHead,
 AGREEMENT_FORMAT = 1
 """The entry ``format`` of the settings that server and sites share, which is in `sum_digest`.
 
-It is 1 in all versions: the entry ``version`` tells whether two sides can talk to each other.
+It is 1 in all versions: the entry ``version`` decides whether two sides can talk to each other.
 """
 
 MASKED_VECTOR = "masked"
@@ -106,10 +106,11 @@ def release_key(
         data: The fingerprint of the private data.
         held_out: The fraction of the records that the site holds out of training and releases.
     """
-    end = f" {step.settings()} {data}"
-    if held_out:  # the release is about fewer records; texts without the option stay as they were
-        end += f" without {held_out}"
+    # mappings and numbers are written as Python's ``repr`` writes them, here and below
     start = f"{architecture} {model_options} "
+    end = f" {step.settings()} {data}"
+    if held_out:  # the release is about fewer records; 0 adds nothing, as before this option
+        end += f" without {held_out}"
     return ReleaseKey(start, f"{tensor_digest(*received)} {bound!r}", end)
 
 
@@ -131,7 +132,8 @@ def evaluation_key(
     """
     models = f"{list(architectures)} {model_options}"
     options = f"{privacy.epsilon} {privacy.delta}"
-    # all of it is ``start``: another evaluation is allowed as long as the budget lasts
+    # RELEASE_VERSION is 1 and belongs to the code of releases. The whole text is ``start``, because
+    # evaluations of other models are not refused: they are allowed as long as the budget lasts.
     return ReleaseKey(f"evaluation {RELEASE_VERSION} {models} {options} {data} {received}")
 
 
@@ -161,9 +163,10 @@ def sum_digest(
     tensors = [*h0.values(), *public_map.tensors().values(), *sent.values()]
     return agreement_digest(
         {
+            # the other entries of the agreement do not change the sum
             **{name: agreement[name] for name in ("format", "model_options", "classes")},
             "architecture": architecture,
-            "secret": step.scoring.privacy.secret,
+            "secret": step.scoring.privacy.secret,  # false in a rehearsal
             "release": step.settings(),
             "received": tensor_digest(*tensors),
             "bound": public_map.bound,
@@ -185,7 +188,8 @@ def first_map_key(
     """
     settings = step.settings()
     return {
-        "kind": f"map-{architecture.replace('/', '_')}",  # the start of a file name
+        # the start of a file name, in which the slash of a library's name cannot stand
+        "kind": f"map-{architecture.replace('/', '_')}",
         "h0": h0,
         "map": _as_json({name: settings[name] for name in ("feature_map", "norm_bound")}),
         "data": auxiliary_data,
@@ -207,4 +211,5 @@ def first_classifier_key(step: Step, heads: Sequence[ReleasedHead]) -> CacheKey:
 
 
 def _as_json(settings: Mapping[str, Any]) -> str:
+    """Return settings as text; unlike ``repr``, it does not depend on their order."""
     return json.dumps(settings, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""Which messages of NVFlare's transport are let in: those of members, asked for, in bytes."""
+"""Which messages of NVFlare's transport are let in: only bytes that a member was asked for."""
 
 import threading
 from collections import deque
@@ -22,10 +22,12 @@ from nvflare.fuel.f3.streaming.stream_types import StreamError
 
 from fedaux_pl.sites.journal import is_printed
 
-SERVER = "server"  # its name on the transport
-CHUNK = 2**20  # the bytes of a stream in one message; only the last one may be shorter
-_LINES = 1000  # that are printed each
-# for how long the transport keeps what a peer has sent, and how much of it: its own choice
+SERVER = "server"
+"""The name of the server on the transport."""
+CHUNK = 2**20
+"""The number of bytes of a stream in one message; only the last message may have fewer."""
+_LINES = 1000  # how many lines are printed in any case
+# headers by which a peer would choose how long and how much the transport keeps of its streams
 _HINTS = (
     Stream.RETRY_TIMEOUT,
     Stream.RETRY_WAIT,
@@ -36,14 +38,19 @@ _HINTS = (
 
 
 class MessageFilter:
-    """Decides which messages of NVFlare are let in; the others are dropped, with a line.
+    """Decides which messages of NVFlare are let in, and logs those that are dropped.
 
-    A message is a stream of chunks. NVFlare allocates the size that a stream declares at its first
-    chunk, and keeps what has come of a stream that never ends. Therefore a request has one stream,
-    a peer one request at a time, and a stream no more bytes than are expected.
+    A message is a stream of chunks. At the first chunk NVFlare allocates the size that the stream
+    declares, and it keeps the chunks of a stream that never ends. Therefore a request can have only
+    one stream, a peer only one request at a time, and a stream no more bytes than are expected.
 
-    ``peers`` may speak to the cell, ``route`` is the channel and the topic of the streams, and
-    ``limit`` returns the bytes of a peer's stream for a request; None if nobody waits for it.
+    Args:
+        cell: The cell of NVFlare whose messages are filtered.
+        peers: The names of those that may send messages to the cell.
+        route: The channel and the topic of the streams.
+        limit: Returns how many bytes the stream of a peer for a request may have, given both; None
+            if nobody waits for this stream.
+        log_line: Prints a line.
     """
 
     def __init__(
@@ -62,12 +69,12 @@ class MessageFilter:
         self._printed: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
-        self._streams: dict[str, tuple[str, int, int]] = {}  # request, stream and size, by peer
-        self._over: deque[str] = deque(maxlen=100)  # requests whose streams are freed
+        self._streams: dict[str, tuple[str, int, int]] = {}  # by peer: request, stream and size
+        self._finished: deque[str] = deque(maxlen=100)  # requests whose streams are freed
         cell.core_cell.add_incoming_filter("*", "*", self.check)
 
     def check(self, message: Any) -> Any:
-        """Return None to let a message in, or a reply that ends it here."""
+        """Return None to let a message in, or a reply that drops it."""
         problem = self._problem(message)
         if problem is None:
             return None
@@ -75,9 +82,9 @@ class MessageFilter:
         return make_reply(ReturnCode.UNAUTHENTICATED)
 
     def log_once(self, text: str) -> None:
-        """Print a line once; of more than 1000 lines the 1024th, 2048th and so on.
+        """Print a line only once; after 1000 lines print the 1024th, the 2048th and so on.
 
-        A flood fills no disk, and hides no later refusal completely.
+        So a flood of messages cannot fill a disk, and cannot hide all later refusals.
         """
         if text in self._printed:
             return
@@ -89,14 +96,15 @@ class MessageFilter:
             self.log_line(f"{text} ({self._lines:,} such lines)")
 
     def end(self, peer: str) -> None:
-        """Free what has come of a peer's streams: its request is over, or its connection."""
+        """Free the streams of a peer, because its request or its connection has ended."""
         with self._lock:
             stream = self._streams.pop(peer, None)
             if stream is not None:
-                self._over.append(stream[0])
+                self._finished.append(stream[0])
             _free(peer)
 
     def _problem(self, message: Any) -> str | None:
+        """Return why a message is dropped; None if it is let in."""
         headers = message.headers
         origin = headers.get(Header.ORIGIN)
         owner = message.get_prop(MessagePropKey.COMMON_NAME)
@@ -105,11 +113,11 @@ class MessageFilter:
         if self.name == SERVER and origin != owner:
             return f"a message in the name of {origin!r} by {str(owner)[:80]!r}"
         if headers.get(Header.DESTINATION) != self.name:
-            return f"a message of {origin!r} for somebody else"
-        # NVFlare decodes objects of any message, and connects to an address that one names
+            return f"a message of {origin!r} for another member"
+        # NVFlare would decode objects in any message, and connect to an address that it names
         encodings = (Header.PAYLOAD_ENCODING, Stream.PAYLOAD_ENCODING)
         if Encoding.FOBS in map(headers.get, encodings):
-            return f"objects of {origin!r} where bytes are allowed only"
+            return f"objects of {origin!r} where only bytes are allowed"
         if headers.get(Header.CONN_URL):
             return f"a message of {origin!r} that names an address to connect to"
         channel = headers.get(Header.CHANNEL)
@@ -119,11 +127,11 @@ class MessageFilter:
         if channel != stream_const.STREAM_CHANNEL:
             return f"a message of {origin!r} on another channel"
         if topic != stream_const.STREAM_DATA_TOPIC:
-            return None  # acknowledgments and errors of streams, without content
+            return None  # acknowledgments and errors of streams, which have no content
         return self._stream_problem(str(origin), message)
 
     def _stream_problem(self, origin: str, message: Any) -> str | None:
-        """Check a chunk; every chunk has the headers of its stream."""
+        """Return why a chunk is dropped; every chunk repeats the headers of its stream."""
         headers = message.headers
         request = headers.get(Stream.STREAM_REQ_ID)
         stream = headers.get(Stream.STREAM_ID)
@@ -134,7 +142,7 @@ class MessageFilter:
         route = headers.get(Stream.CHANNEL), headers.get(Stream.TOPIC)
         limit = self.limit(origin, request) if is_plain and route == self.route else None
         if limit is None or not 0 <= size <= limit:
-            return f"a message of {origin!r} that nobody waits for, or too large"
+            return f"a message of {origin!r} that nobody waits for, or that is too large"
         last = max(0, (size - 1) // CHUNK)
         is_last = headers.get(Stream.DATA_TYPE) == StreamDataType.FINAL
         length = min(CHUNK, size - number * CHUNK) if number in range(last + 1) else -1
@@ -143,10 +151,10 @@ class MessageFilter:
         with self._lock:
             current = self._streams.get(origin)
             if current != (request, stream, size):
-                if request in self._over or (current is not None and current[0] == request):
+                if request in self._finished or (current is not None and current[0] == request):
                     return f"a second stream of {origin!r} for one request"
                 if current is not None:
-                    self._over.append(current[0])
+                    self._finished.append(current[0])
                 self._streams[origin] = request, stream, size
                 _free(origin, but=stream)
         for hint in _HINTS:
@@ -155,12 +163,12 @@ class MessageFilter:
 
 
 def _free(peer: str, but: int | None = None) -> None:
-    """End the streams of a peer except one, and free what has come of them."""
+    """End the streams of a peer except the stream ``but``, and free their chunks."""
     with RxTask.map_lock:
         ids = [key for key in RxTask.rx_task_map if key[0] == peer and key[1] != but]
         tasks = [RxTask.rx_task_map.pop(key) for key in ids]
     for task in tasks:
-        if not task.eos:  # somebody still reads it
+        if not task.eos:  # a thread still reads it
             task.stop(StreamError("nobody waits for it any more"), notify=False)
         with task.lock:
             task.chunks.clear()

@@ -1,8 +1,9 @@
-"""Which names the server and its sites can have together.
+"""Which names a server and its sites can have together.
 
-A name is in a certificate, and its owner can pose as everybody who has an equal one. NVFlare writes
-the name of every member into its certificate as a host name, and host names ignore case: a site
-``LOCALHOST`` would have a certificate of the server ``localhost``. Names are names of files, too.
+A certificate holds the name of its owner, who can pose as anybody with an equal name. NVFlare
+writes the name of every member into its certificate as a host name, and host names ignore case: a
+site named ``LOCALHOST`` would have a certificate of the server ``localhost``. The names are also
+used as names of files.
 """
 
 import re
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from fedaux_pl.errors import check_setting
 
 PROFILE = "profile"
-"""The file of ``own_keys`` that belongs to no member."""
-_RESERVED = ("server", PROFILE)  # the first is the server's name on the transport
+"""The name of the file in ``own_keys`` that belongs to no member."""
+_RESERVED = ("server", PROFILE)  # "server" is the name of the server on the transport
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _MAX_HOST = 64  # a certificate has no room for more
 NAME = "be letters, digits, - and _ (at most 63, and not 'server' or 'profile')"
@@ -30,7 +31,7 @@ def is_name(name: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Return whether a server can have this host name, or address of IPv4; wildcards are none.
+    """Return whether a server can have this host name or IPv4 address, which has no wildcard.
 
     Examples:
         >>> [is_host(host) for host in ("fl.example.org", "10.0.0.1", "", "*.org", "a:8402")]

@@ -1,7 +1,8 @@
-"""Pictures whose pixels differ from those in a site's ledger.
+"""Pictures that a site now reads with other pixels than when it released something about them.
 
-Version 1 read transparent pictures without a background. The ledger knows a record by its digest,
-so it takes the same picture for another record now, about which nothing has been released.
+Version 1 read transparent pictures without a background. The ledger recognizes a record by the
+digest of its pixels, so it takes such a picture for a new record, about which nothing has been
+released.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ def check_pixels(source: Source, parts: Sequence[str], ledger: Ledger) -> None:
     """Raise a PrivacyError if the ledger knows pictures only by the pixels that version 1 read.
 
     Args:
-        source: The private data, of which ``parts`` have been read.
-        parts: The parts about which something may be released: ``train``, ``test``.
+        source: The private data.
+        parts: The parts of the data about which something may be released: ``train``, ``test``.
         ledger: The ledger of this machine.
     """
     former_source = source.as_version_1()

@@ -1,4 +1,4 @@
-"""The files from which NVFlare's own tool makes certificates, and what to do with them."""
+"""The files from which NVFlare's own tool makes certificates, and instructions for them."""
 
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,20 @@ from fedaux_pl.sites.kit import PROJECT_FILE, check_closed
 from fedaux_pl.sites.names import PROFILE, check_names
 
 PROJECT = "fedaux"
-MIN_SITES = 3  # of a secure sum
+MIN_SITES = 3  # the fewest sites of a secure sum
 _BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
 
 
 def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path("sites")) -> str:
-    """Write project.yml for ``nvflare provision``, sites.yaml for ``fit``, and what to do next.
+    """Write project.yml for ``nvflare provision``, sites.yaml for ``fit``, and instructions.
 
-    For keys that never leave a site it writes NVFlare's files of distributed provisioning, too: a
-    profile, and one participant file a site. Returns what to do next, as text.
+    Also write the files of NVFlare's distributed provisioning, for keys that never leave a site: a
+    profile, and one file for each participant. Return the instructions as text.
 
     Args:
-        sites: The names of the sites, with commas.
+        sites: The names of the sites, separated by commas.
         server: The host name of the server, without its port.
-        port: Its port.
+        port: The port of the server.
         folder: The folder to write to.
     """
     names = [name.strip() for name in sites.split(",")]
@@ -35,7 +35,7 @@ def write_project(sites: str, server: str, port: int = 8402, folder: Path = Path
             f"{(folder / PROJECT_FILE).absolute()} exists: choose another --folder, or remove it"
         )
     create_folder(folder, private=True)
-    check_closed(folder)  # it may have been there
+    check_closed(folder)  # it may have existed before
     members: list[dict[str, Any]] = [
         {"name": server, "type": "server", "org": PROJECT, "fed_learn_port": port},
         *({"name": name, "type": "client", "org": PROJECT} for name in names),
@@ -81,12 +81,12 @@ Written to {folder}: project.yml, sites.yaml and own_keys/ (this text is NEXT.tx
 2. Send each of {sites} its own folder {kits}/SITE over a channel that you trust, and
    the run.yaml that all share. {kits.parent}/state has the root key, with which anybody can sign
    certificates in any name: keep it to yourself, and {folder} closed to other users (mode 0700).
-   server.yaml has the server's data, my_data.yaml those of a site: examples/sites/ has all three.
+   server.yaml names the server's data, my_data.yaml those of a site: see examples/sites/.
 3. Server:  fedaux-pl fit --config run.yaml --config server.yaml --config {folder}/sites.yaml
 4. Site:    fedaux-pl site --config run.yaml --config my_data.yaml --server {host}:{port} \\
               --certificates SITE --epsilon_limit 1
 
-Or keys that never leave a site (NVFlare's distributed provisioning), in place of 1 and 2:
+To keep each key at its site (NVFlare's distributed provisioning), do this instead of 1 and 2:
      here:    nvflare cert init --profile {folder}/own_keys/profile.yml -o {folder}/ca
               and send own_keys/SITE.yml and the printed fingerprint of the root certificate
      site:    nvflare cert request -p {first}.yml          sends {first}.request.zip back
@@ -97,14 +97,14 @@ Or keys that never leave a site (NVFlare's distributed provisioning), in place o
 
 _SECURE = """
 
-Secure sums, before 3: the server sees the sum over all sites alone, so that the same epsilon needs
-less noise. For methods that release class statistics, such as FedClassMeans.
+Secure sums, before 3: the server sees only the sum over all sites, so that the same epsilon needs
+less noise. They exist for methods that release class statistics, such as FedClassMeans.
      site:      fedaux-pl sites pin --certificates SITE    makes its signing key, prints its pin
      run.yaml:  privacy: {{epsilon: 1.0, secure: {{pins: {{{pins}}}}}}}
                 under model.algorithm.init_args
      site:      --epsilon_limit_alone EPSILON in 4: what its own noise alone may cost
-   Each site compares these pins with the other sites, by phone say: whoever passes them on could
-   put in keys of its own and read every vector."""
+   Each site compares these pins with the other sites, for example by phone: whoever passes them on
+   could replace them by pins of its own and read every vector."""
 
 PINNED = """\
   {name}: {pin}

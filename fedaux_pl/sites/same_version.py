@@ -1,26 +1,26 @@
-"""Whether server and sites run versions that can talk, and which side must be updated."""
+"""Whether server and site run the same version, and which of them must be updated."""
 
 import re
 
 from fedaux_pl._version import __version__
 
 _FIRST = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_UNNAMED = "1.0 or an earlier version"  # those that do not send their version
+_UNNAMED = "1.0 or an earlier version"  # which does not send its version
 
 
 def minor_version() -> str:
-    """Return the version that both sides must share, such as 2.0."""
+    """Return the part of the version that both sides must share, such as 2.0."""
     major, minor = _numbers(__version__)
     return f"{major}.{minor}"
 
 
 def describe_difference(theirs: object, here: str, there: str) -> str | None:
-    """Return why two sides cannot talk, and which one to update; None if they can.
+    """Return how the versions of two sides differ and which side to update; None if they agree.
 
     Args:
-        theirs: The version that the other side has sent.
-        here: What this side is called.
-        there: What the other side is called.
+        theirs: What the other side has sent as its version.
+        here: What to call this side.
+        there: What to call the other side.
 
     Examples:
         >>> describe_difference(None, "this site", "the server").split(": ")[1]

@@ -1,8 +1,9 @@
-"""Secure sums: the server learns the sum of the sites' integer vectors, and no single vector.
+"""Secure sums: the server learns the sum of the sites' integer vectors, but no single vector.
 
-Each pair of sites agrees on a mask that one adds and the other subtracts, modulo 2^64. All messages
-pass through the server, in two steps: keys, then masked vectors. Here is the protocol alone;
-transport, noise and ledger are the callers'. One attempt of three sites in one process:
+Each pair of sites agrees on a mask that one of them adds and the other subtracts, modulo 2^64. All
+messages pass through the server, in two steps: first keys, then masked vectors. This file has only
+the protocol: its callers take care of the transport, the noise and the ledger. One attempt of three
+sites in one process:
 
     >>> keys = {name: Ed25519PrivateKey.generate() for name in ("site-1", "site-2", "site-3")}
     >>> pins = {name: pin(key) for name, key in keys.items()}
@@ -17,11 +18,12 @@ transport, noise and ledger are the callers'. One attempt of three sites in one 
     >>> add_masked(answers, list(members))
     tensor([ 3, -6])
 
-Why one vector tells nothing: the masks of the honest sites are uniform among those that sum up to
-zero, so the masked vectors are uniform given their sum. The hash of all key messages is in every
-mask: sites that were shown different lists have masks that do not cancel.
+Why a single masked vector reveals nothing: the masks of the honest sites are uniform among all
+masks that sum up to zero, so the masked vectors are uniform given their sum. Every mask depends on
+the hash of all key messages. So if sites were shown different lists of keys, their masks do not
+cancel.
 
-Pins say which signing key belongs to which site. Without them a server could sign in the name of
+Pins state which signing key belongs to which site. Without pins a server could sign in the name of
 every site and read all vectors.
 """
 
@@ -57,16 +59,17 @@ except ImportError as error:
     ) from error
 
 TAG = "fedaux secure sum 1"
+"""The start of everything that is signed or hashed. All versions must use the same text."""
 MAX_SITES = 1000
 MAX_ATTEMPT = 2**40
 SentVector = tuple[str, Tensor]
 """The transcript and the masked vector of an attempt."""
 _KEY_BYTES = 32
-_HEX = {"key": 64, "signer": 64, "signature": 128}  # digits
+_HEX_DIGITS = {"key": 64, "signer": 64, "signature": 128}
 
 
 def signing_key(name: str) -> Ed25519PrivateKey:
-    """Return the signing key of a site on this machine, created at the first call."""
+    """Return the signing key of a site on this machine, and create it at the first call."""
     if not is_name(name):
         raise ConfigurationError(f"the name of a site: got {name!r}; expected to {NAME}")
     path = state_folder() / "signing" / f"{name}.key"
@@ -95,16 +98,17 @@ class KeyMessage:
     signature: str = ""
 
     def statement(self, agreement: str, attempt: int) -> bytes:
-        """Return what is signed; no part can contain a space."""
+        """Return what is signed: its parts are separated by spaces, which no part can contain."""
         return f"{TAG} {agreement} {attempt} {self.name} {self.key} {self.signer}".encode()
 
 
 def read_key_message(
     message: object, agreement: str, attempt: int, pins: Mapping[str, str]
 ) -> KeyMessage:
-    """Read a key message from anybody.
+    """Read a key message, whoever has sent it.
 
-    Raises a RefusalError if it is damaged, not of a pinned site, or not signed for this attempt.
+    Raises a RefusalError if the message is damaged, if its site has no such pin, or if it is not
+    signed for this agreement and this attempt.
     """
     values = message if isinstance(message, Mapping) else {}
     names = [field.name for field in fields(KeyMessage)]
@@ -113,8 +117,9 @@ def read_key_message(
     expect(is_text, f"a key message must have the texts {', '.join(names)}")
     keys = KeyMessage(**texts)
     expect(is_name(keys.name), "a key message has an impossible name")
-    for name, digits in _HEX.items():
-        is_hex = re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name])  # one spelling a key
+    for name, digits in _HEX_DIGITS.items():
+        # lower case only, so that each key has one spelling
+        is_hex = re.fullmatch(f"[0-9a-f]{{{digits}}}", texts[name])
         expect(is_hex is not None, f"{name} of {keys.name} must be {digits} hex digits")
     expect(
         pins.get(keys.name) == keys.signer,
@@ -132,10 +137,13 @@ def read_key_message(
 
 
 class Member:
-    """One site with its signing key in secure sums, attempt by attempt.
+    """One site in secure sums, attempt by attempt.
 
-    All sites have agreed on ``pins``, one of each site. Up to ``colluders`` sites may show the
-    server their masks and noise.
+    Args:
+        name: The name of the site.
+        key: The signing key of the site.
+        pins: The pin of each site, on which all sites have agreed.
+        colluders: How many sites may show the server their masks and their noise.
     """
 
     def __init__(
@@ -147,7 +155,7 @@ class Member:
                 raise ConfigurationError(
                     f"pins: got {text!r}; expected 64 hex digits: see fedaux-pl sites pin"
                 )
-        if len(set(pins.values())) < len(pins):  # its owner would count as one colluder
+        if len(set(pins.values())) < len(pins):  # the owner of both would count as one colluder
             raise ConfigurationError("two sites have the same pin: each needs a key of its own")
         if pins.get(name) != pin(key):
             raise ConfigurationError(
@@ -163,10 +171,13 @@ class Member:
         self._pending: tuple[str, int, KeyMessage, X25519PrivateKey] | None = None
 
     def create_key(self, agreement: str, attempt: int, after: int = 0) -> dict[str, str]:
-        """Make a fresh key for an attempt and return the key message, for JSON.
+        """Make a fresh key for an attempt, and return the key message as plain values.
 
-        ``agreement`` is the digest of what this site has agreed on. The server chooses the number
-        of the attempt, which must be above all before and above ``after``, that of the ledger.
+        Args:
+            agreement: The digest of what this site has agreed on.
+            attempt: The number of the attempt. The server chooses it; it must be larger than the
+                numbers of all earlier attempts.
+            after: The largest number of an attempt in the ledger.
         """
         last = max(self._last, after)
         is_next = type(attempt) is int and last < attempt <= MAX_ATTEMPT
@@ -181,9 +192,10 @@ class Member:
         return asdict(message)
 
     def open(self, agreement: str, attempt: int, messages: object) -> "Session":
-        """Check the key messages of all sites of an attempt, and agree on masks with each.
+        """Check the key messages of all sites of an attempt, and agree on a mask with each site.
 
-        A key opens one session: whatever is refused here needs new keys from all sites.
+        A key opens one session. Whatever is refused here, another attempt needs new keys from all
+        sites.
         """
         if self._pending is None or self._pending[1] != attempt:
             raise RefusalError("message", "there is no unused key for this attempt")
@@ -211,18 +223,19 @@ def _agree(secret: X25519PrivateKey, transcript: bytes, name: str, other: KeyMes
     """Return k_ij = HKDF-SHA256(X25519(i, j), salt = transcript, info = both names)."""
     try:
         shared = secret.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other.key)))
-    except ValueError as error:  # the result is zero: everybody would know the mask
+    except ValueError as error:  # the shared secret would be zero, so everybody would know it
         raise RefusalError("message", f"the key of {other.name} is a point of low order") from error
     info = " ".join([TAG, "mask", *sorted([name, other.name])]).encode()
     return HKDF(SHA256(), _KEY_BYTES, salt=transcript, info=info).derive(shared)
 
 
 class Session:
-    """An attempt whose list of sites is checked: masks one vector.
+    """An attempt whose key messages are checked. It masks one vector.
 
     Attributes:
-        names: The sites that take part, sorted.
-        transcript: The hash of their key messages, in hexadecimal digits; sent with the vector.
+        names: The sorted names of the sites that take part.
+        transcript: The hash of their key messages, in hexadecimal digits, which a site sends with
+            its vector.
     """
 
     def __init__(self, name: str, keys: Mapping[str, bytes], transcript: bytes) -> None:
@@ -234,8 +247,8 @@ class Session:
     def mask(self, vector: Tensor) -> Tensor:
         """Return v_i + sum_{j > i} m_ij - sum_{j < i} m_ij modulo 2^64, once.
 
-        The vector, int64 of shape (d,), has this site's noise. The residues are int64 (two's
-        complement), on the CPU. Afterwards the keys are gone.
+        The vector, int64 of shape (d,), includes the noise of this site. The residues are int64 (in
+        two's complement), on the CPU. The keys are deleted.
         """
         if vector.dtype != torch.int64 or vector.ndim != 1:
             raise TypeError(
@@ -256,9 +269,12 @@ class Session:
 def add_masked(answers: Mapping[str, SentVector], names: Sequence[str]) -> Tensor:
     """Return the sum of the sites' vectors modulo 2^64, at the server, int64 of shape (d,).
 
-    ``answers`` are transcript and masked vector by site, ``names`` the sites whose key messages
-    were sent to all. Raises a RefusalError if an answer is missing, or transcripts or lengths
-    differ: the masks would not cancel, and a further attempt needs new keys.
+    Raises a RefusalError if an answer is missing, or if transcripts or lengths differ: then the
+    masks would not cancel, and another attempt needs new keys.
+
+    Args:
+        answers: The transcript and the masked vector of each site.
+        names: The sites whose key messages were sent to all sites.
     """
     missing = sorted({*names} ^ {*answers})
     expect(not missing, f"the answers and the list differ in {', '.join(missing)}")

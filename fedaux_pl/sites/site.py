@@ -141,51 +141,48 @@ class Site:
             from fedaux_pl.sites.site_sums import SiteSums
 
             sums = SiteSums(
-                federation.plan,
-                self.models,
-                federation.data,
-                self.clients,
-                self.name,
-                self.budget,
-                self.agreement,
+                plan=federation.plan,
+                models=self.models,
+                data=federation.data,
+                clients=self.clients,
+                name=self.name,
+                budget=self.budget,
+                agreement=self.agreement,
             )
             handlers = {"keys": Keys(sums), "masked": Masked(sums)}
-        prepare = Prepare(
-            federation.plan,
-            self.models,
-            federation.model_options,
-            federation.data,
-            self.clients,
-            self.budget,
-            sums,
+        handlers["prepare"] = Prepare(
+            plan=federation.plan,
+            models=self.models,
+            model_options=federation.model_options,
+            data=federation.data,
+            clients=self.clients,
+            budget=self.budget,
+            sums=sums,
         )
-        finish = Finish(
-            self.models,
-            federation.personal,
-            federation.local,
-            self.output,
-            self._describe_model,
-            self._describe_run,
+        handlers["train"] = self._create_train()
+        handlers["evaluate"] = self._create_evaluate()
+        handlers["vote"] = self._create_vote()
+        handlers["finish"] = Finish(
+            models=self.models,
+            personal=federation.personal,
+            local=federation.local,
+            output=self.output,
+            describe_model=self._describe_model,
+            describe_run=self._describe_run,
         )
-        return handlers | {
-            "prepare": prepare,
-            "train": self._create_train(),
-            "evaluate": self._create_evaluate(),
-            "vote": self._create_vote(),
-            "finish": finish,
-        }
+        return handlers
 
     def _create_train(self) -> Handler:
         federation = self.federation
         if not federation.algorithm.trains_clients:
             return Refuse("settings", "the method of this configuration sends no models")
         return Train(
-            self.models,
-            self.clients,
-            federation.data,
-            federation.local,
-            self.limits,
-            federation.head_only,
+            models=self.models,
+            clients=self.clients,
+            data=federation.data,
+            local=federation.local,
+            limits=self.limits,
+            head_only=federation.head_only,
         )
 
     def _create_evaluate(self) -> Handler:
@@ -202,10 +199,10 @@ class Site:
         examples = own.to(self.models.device)
         if epsilon is None:
             return Evaluate(
-                self.models,
-                examples,
-                federation.evaluation.metrics,
-                federation.personal,
+                models=self.models,
+                examples=examples,
+                metrics=federation.evaluation.metrics,
+                personal=federation.personal,
                 uses_own_statistics=bool(federation.describe_client_models()),
             )
         delta = self.privacy.delta
@@ -216,13 +213,13 @@ class Site:
             budget = Budget.of_records(own, self.origin, delta, epsilons)
             noise_seed = None
         return EvaluateWithNoise(
-            self.models,
-            examples,
-            keyed_fingerprint(machine_key(), own.inputs, own.targets),
-            federation.model_options,
-            Privacy(epsilon, delta),
-            budget,
-            noise_seed,
+            models=self.models,
+            examples=examples,
+            fingerprint=keyed_fingerprint(machine_key(), own.inputs, own.targets),
+            model_options=federation.model_options,
+            privacy=Privacy(epsilon, delta),
+            budget=budget,
+            noise_seed=noise_seed,
         )
 
     def _create_vote(self) -> Handler:

@@ -33,12 +33,12 @@ class SiteClients:
         releases: Collects the releases of Algorithm 1.
         architectures: The architecture of each client.
         settings: The settings of the local training.
-        head_only: Whether the head alone is trained and sent.
+        head_only: Whether only the head is trained and sent.
         device: Where the server computes with updates.
         needs_release: Whether a client can take part in a round only after its release.
-        metrics: The metrics of the run.
+        metrics: Joins the metrics of all sites.
         current_states: Returns the students' weights by architecture.
-        site_sizes: |D_i| of each site that has told it.
+        site_sizes: |D_i| of each site that has answered.
     """
 
     at_sites = True

@@ -11,7 +11,6 @@ from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.scoring import PublicMap, ReleasedHead, Step, clients_of
-from fedaux_pl.sites import wire
 from fedaux_pl.sites.answer_collector import AnswerCollector
 from fedaux_pl.sites.first_results import FirstResults
 from fedaux_pl.sites.messages import prepare
@@ -135,20 +134,19 @@ class SiteReleases:
         needed: int,
     ) -> list[ReleasedHead]:
         """Return the secure sum of each architecture, over the sites that answer."""
-        # it needs an optional package
+        # this file needs an optional package
         from fedaux_pl.sites.server_sums import SumCollector
 
         names = self.requests.sites.names
 
         def read(name: str, answer: Message) -> int:
-            wire.read_tensors(answer.body, {})
             client = names.index(name)
-            self.data.site_sizes[client] = wire.read_size(answer)
+            self.data.site_sizes[client] = prepare.read_answer_without_release(answer)
             return client
 
         ready = sorted(self.collector.collect("prepare", requests, read, needed).values())
         if step.sends and ready != sorted(clients):
-            # it would be paid for and never be used
+            # a sum over fewer sites would be paid for and never be used
             log_line("the second secure sum waits for all sites of the first one")
             return []
         groups: dict[str, list[str]] = {self.architectures[client]: [] for client in clients}

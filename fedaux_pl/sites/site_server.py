@@ -41,7 +41,7 @@ def connect(
     ``with connect(federation, data, sites, root): trainer.fit(federation, datamodule=data)``
 
     The ``data`` of the server have ``holds="public"``. The file ``sites.json`` in the folder
-    ``root`` tells who is connected. Raises a ConfigurationError if settings or certificates do not
+    ``root`` lists who is connected. Raises a ConfigurationError if settings or certificates do not
     fit, NVFlare is not installed, or the port is taken.
     """
     from fedaux_pl.sites.transport import ServerTransport  # raises if NVFlare is not installed
@@ -142,7 +142,7 @@ class SiteServer:
             if monitor.removeprefix("val/").startswith(("mean_client/", "worst_client/")):
                 raise ConfigurationError(
                     f"trainer.callbacks: {type(callback).__name__} monitors {monitor}, but sites "
-                    "tell their metrics only if they allow it, are connected and have budget left: "
+                    "send their metrics only if they allow it, are connected and have budget left: "
                     "monitor accuracy, or val/accuracy if the server has validation data, or "
                     "client_loss/mean"
                 )
@@ -165,23 +165,23 @@ class SiteServer:
         requests = SiteRequests(self.transport, self.status, self.sites, agreement)
         collector = AnswerCollector(requests, run.progress, clients.settings.lr)
         releases = SiteReleases(
-            requests,
-            collector,
-            federation.architectures,
-            data,
+            requests=requests,
+            collector=collector,
+            architectures=federation.architectures,
+            data=data,
             first_step=first_step(federation.plan).name if federation.plan else "",
             released=lambda: clients_of(federation.heads),
             first_results=self._create_first_results(clients),
         )
         return SiteClients(
-            requests,
-            collector,
-            WillingSites(requests),
-            releases,
-            federation.architectures,
-            clients.settings,
-            federation.head_only,
-            run.runner.device,
+            requests=requests,
+            collector=collector,
+            willing=WillingSites(requests),
+            releases=releases,
+            architectures=federation.architectures,
+            settings=clients.settings,
+            head_only=federation.head_only,
+            device=run.runner.device,
             needs_release=federation.algorithm.release is not None,
             metrics=federation.evaluation.metrics,
             current_states=federation.students.states,
@@ -197,7 +197,7 @@ class SiteServer:
         options = {name: complete_options(name, **students.options_of(name)) for name in students}
         processes = clients.run.processes
         return FirstResults(
-            federation.data,
+            data=federation.data,
             describe_h0=lambda name, h0: describe_model(options[name], h0, head=False),
             load_or_compute=partial(load_or_compute, processes, first_results_folder()),
         )

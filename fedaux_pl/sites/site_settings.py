@@ -1,4 +1,4 @@
-"""The settings of the server alone and the limits of a site alone."""
+"""The settings that only the server has, and the limits that only a site has."""
 
 from dataclasses import dataclass
 from pathlib import Path

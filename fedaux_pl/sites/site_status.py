@@ -1,4 +1,4 @@
-"""Who is connected and who has answered, as a file that ``fedaux-pl sites status`` reads."""
+"""Which sites are connected and have answered: a file that ``fedaux-pl sites status`` reads."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from fedaux_pl.sites.codes import CODES
 from fedaux_pl.sites.names import is_name
 
 OPTIONAL_ENTRIES = {"evaluate": "evaluated", "vote": "voted"}
-"""The entries of requests that the owner of a site need not allow."""
+"""The requests that the owner of a site need not allow, with their entries in the file."""
 _FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading the content of a foreign file can raise."""
+"""The errors that reading a foreign file can raise."""
 _SHOWN = {
     "evaluated": ("evaluates on", "evaluates nothing"),
     "voted": ("votes by", "does not vote"),
@@ -24,7 +24,7 @@ _SHOWN = {
 
 
 class SiteStatus:
-    """The state of all sites; ``write`` and each change write it to the file."""
+    """The state of all sites, which ``write`` and every change write to the file."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.path = path
@@ -35,9 +35,12 @@ class SiteStatus:
     def change(self, name: str, **values: Any) -> None:
         """Note what is new about a site.
 
-        Values are ``connected`` and ``since``, ``last_round``, ``last_code`` of a refusal, whether
-        it was ``in_sum``, and ``evaluated`` and ``voted``: the number of its samples and epsilon,
-        or a code.
+        Args:
+            name: The name of the site.
+            **values: ``connected`` and ``since``; ``last_round``, the last round that it has
+                answered; ``last_code``, the code of its last refusal; ``in_sum``, whether the last
+                secure sum has its vector; ``evaluated`` and ``voted``, each either the number of
+                its samples and the epsilon, or the code of a refusal.
         """
         with self._lock:
             self._sites[name].update(values)
@@ -54,7 +57,10 @@ class SiteStatus:
 
 
 def describe_status(root: Path) -> str:
-    """Return the table of a folder's ``sites.json``; raise a ConfigurationError without one."""
+    """Return the file ``sites.json`` of a folder as a table.
+
+    Raises a ConfigurationError if there is no such file or if it is damaged.
+    """
     path = root / "sites.json"
     advice = "give --root the default_root_dir of a run over sites"
     if not path.is_file():

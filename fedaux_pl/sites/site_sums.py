@@ -207,7 +207,7 @@ class SiteSums:
 
 
 def _epsilon_alone(plan: Plan, architectures: Sequence[str]) -> float:
-    """Return what the noise of one site alone guarantees, over all releases with all sites."""
+    """Return the epsilon that the noise of one site alone gives all releases, with all sites."""
     sites = max(Counter(architectures).values())
     releases = [
         step.cost(1.0, simulated=False, summands=sites if step.summed else 1)

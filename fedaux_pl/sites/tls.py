@@ -1,4 +1,4 @@
-"""Short TLS connections that find out whether a server answers, and why one does not."""
+"""Short TLS connections that find out whether a server answers, and if not, why."""
 
 import socket
 import ssl
@@ -8,32 +8,32 @@ from pathlib import Path
 
 from fedaux_pl.errors import first_line
 
-_PATIENCE = 10.0  # seconds for each step of a connection
+_TIMEOUT = 10.0  # seconds for each step of a connection
 _FIRST_LOOK = 10.0  # seconds after which a site asks why it has no connection
-_LAST_LOOK = 600.0  # between two such questions, which become rarer
+_LAST_LOOK = 600.0  # the longest time between two such questions, which become rarer
 
 
 def has_own_certificate(host: str, port: int, files: Mapping[str, Path]) -> bool:
-    """Return whether the server with these credentials answers there by TLS."""
+    """Return whether the server with these credentials answers by TLS at this address."""
     context = _context(files, "server")
     context.check_hostname = False
     own = ssl.PEM_cert_to_DER_cert(_first_certificate(files["server_cert"].read_text()))
     try:
         with (
-            socket.create_connection((host, port), _PATIENCE) as plain,
+            socket.create_connection((host, port), _TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
-            secured.recv(1)  # so that the server sees a whole handshake
+            secured.recv(1)  # completes the handshake, which the server counts
             return secured.getpeercert(binary_form=True) == own
     except OSError:
         return False
 
 
 def explain_silence(host: str, port: int, files: Mapping[str, Path]) -> str | None:
-    """Return why a site with these credentials has no connection; None if TLS is not the reason."""
+    """Return why a site with these credentials has no connection; None if TLS works."""
     server = f"{host}:{port}"
     try:
-        with socket.create_connection((host, port), _PATIENCE) as plain:
+        with socket.create_connection((host, port), _TIMEOUT) as plain:
             return _explain_handshake(plain, host, server, files)
     except OSError as error:
         return f"no server answers at {server} ({first_line(error)}): it may not have started yet"
@@ -74,11 +74,11 @@ def _first_certificate(text: str) -> str:
 
 
 class Silence:
-    """Says why a site has no connection, for which the transport tries without a word.
+    """Says why a site has no connection, while the transport tries again and prints nothing.
 
     Args:
-        explain: Returns the reason, or None if it knows none.
-        log_line: Prints a line; not the same one twice about one silence.
+        explain: Returns the reason, or None if it finds none.
+        log_line: Prints a reason, each only once during a silence.
     """
 
     def __init__(self, explain: Callable[[], str | None], log_line: Callable[[str], None]) -> None:
@@ -87,21 +87,21 @@ class Silence:
         self._is_over = threading.Event()
 
     def begin(self) -> None:
-        """Note that there is no connection, and watch in a thread until there is one."""
+        """Note that there is no connection, and look for the reason until there is one."""
         self.end()
         self._is_over = threading.Event()
         threading.Thread(target=self._look, args=[self._is_over], daemon=True).start()
 
     def end(self) -> None:
-        """Note that there is a connection, or that nobody wants one any more."""
+        """Note that there is a connection, or that none is wanted any more."""
         self._is_over.set()
 
     def _look(self, is_over: threading.Event) -> None:
-        told = None
+        logged = None
         pause = _FIRST_LOOK
         while not is_over.wait(pause):
             reason = self.explain()
-            if reason not in (None, told) and not is_over.is_set():
-                told = reason
+            if reason not in (None, logged) and not is_over.is_set():
+                logged = reason
                 self.log_line(reason)
             pause = min(2 * pause, _LAST_LOOK)

@@ -1,8 +1,9 @@
-"""NVFlare's transport under our own processes: mutual TLS, one port at the server, none at sites.
+"""NVFlare's transport in our own processes: mutual TLS, one port at the server, none at sites.
 
-This file, the listener and the filter alone know NVFlare. Its cells exchange messages by name; the
-name of a cell must be the common name of its certificate. A filter refuses everything but what a
-federation needs: a site speaks to the server alone, only when asked, in its own name, and in bytes.
+Only this file, ``listener`` and ``message_filter`` know NVFlare. Its cells send each other messages
+by name, and the name of a cell must be the common name of its certificate. The filter refuses
+everything that a federation does not need: a site may send messages only to the server, only when
+it was asked, only in its own name, and only bytes.
 """
 
 import ctypes
@@ -48,28 +49,28 @@ except ImportError as error:
 
 _CHANNEL = "fedaux"
 _TOPIC = "ask"
-_STRANGER = "stranger"  # the kind of a message to a site that is no member of the run
-_NOTICE = 10.0  # seconds for it
-_NOTICES = 4  # that are under way at the same time
-_FIELDS = "fedaux"  # the header that has the plain values
+_STRANGER = "stranger"  # the kind of the message to a site that is no member of the run
+_STRANGER_TIMEOUT = 10.0  # seconds in which this message must arrive
+_MAX_STRANGERS = 4  # how many of these messages are sent at the same time
+_FIELDS = "fedaux"  # the header with the plain values
 _START = 30.0  # seconds in which the port of the server must answer
-_PAUSE = 0.1  # seconds between two attempts to connect to it
+_PAUSE = 0.1  # seconds between two attempts to connect to this port
 _RETRY_TIMEOUT = 5  # seconds for which the transport keeps what it has received
 _MALLOC_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _MAX_FRAME = 16 * 2**20  # larger messages are streamed in chunks of 1 MiB
-# a link that is silently cut is found after 30 s; without pings TCP may take 15 minutes
+# with these pings a broken link is noticed after 30 s; without them TCP may take 15 minutes
 _KEEPALIVE = (
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # gRPC 1.85 counts these pings as abuse all the same, and ends a quiet connection after a minute
+    # gRPC 1.85 still counts these pings as abuse, and would end a quiet connection after a minute
     ("grpc.http2.max_ping_strikes", 0),
 )
 
 
 def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> Any:
-    """Create NVFlare's cell; ``side`` is ``server`` or ``client``, as its files are named."""
+    """Create a cell of NVFlare; ``side`` is ``server`` or ``client``, as in the names of files."""
     files = find_credentials(kit, side)
     os.environ |= {
         "NVFLARE_STREAMING_MAX_BLOB_SIZE": str(max_bytes),
@@ -79,9 +80,9 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
         "NVFLARE_ALLOW_ADHOC_CONNS": "false",
     }
     _bound_log()
-    # threads have heaps of their own, in which the gaps that messages leave add up: let them share
+    # two heaps for all threads: in one heap for each thread the gaps that messages leave add up
     _call_glibc("mallopt", _MALLOC_ARENA_MAX, 2)
-    # NVFlare's driver takes its options from this list, unless a file of NVFlare has others
+    # NVFlare's driver reads its options from this list
     options = grpc_driver.GRPC_DEFAULT_OPTIONS
     options.extend(option for option in _KEEPALIVE if option not in options)
     credentials = {option: str(path) for option, path in files.items()}
@@ -93,7 +94,7 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
             credentials=credentials | {"connection_security": "mtls"},
             create_internal_listener=False,
         )
-    except Exception as error:  # of several kinds, for keys that do not fit and damaged files
+    except Exception as error:  # of several classes: keys that do not fit, damaged files
         raise ConfigurationError(
             f"the certificates in {kit.absolute()} cannot be used ({first_line(error)}): "
             "provision again"
@@ -101,7 +102,7 @@ def _create_cell(name: str, url: str, kit: Path, side: str, max_bytes: int) -> A
 
 
 def _bound_log() -> None:
-    """Let NVFlare log whom it refuses, but let no peer fill the disk by damaged messages."""
+    """Let NVFlare log which peers it refuses, but so few lines that no peer can fill the disk."""
     log = logging.getLogger("nvflare")
     count = itertools.count(1)
     if not log.handlers:
@@ -119,11 +120,11 @@ def _call_glibc(function: str, *arguments: int) -> None:
         call(*arguments)
 
 
-_return_memory = partial(_call_glibc, "malloc_trim", 0)  # freed memory, to the system
+_return_memory = partial(_call_glibc, "malloc_trim", 0)  # returns freed memory to the system
 
 
 class ServerTransport:
-    """The transport at the server, open while it is used as a context manager."""
+    """The transport at the server; as a context manager, it listens while the block runs."""
 
     def __init__(self, sites: Sites, status: SiteStatus) -> None:
         self.sites = sites
@@ -134,9 +135,9 @@ class ServerTransport:
         check_certificate(kit, "server")
         self.files = find_credentials(kit, "server")
         self.cell = _create_cell(SERVER, url, kit, "server", sites.max_bytes)
-        self._asked: dict[str, Any] = {}  # the signal that ends the waiting for a site
-        self._largest: dict[str, int] = {}  # the bytes that a site's answer may have
-        self._notices = threading.Semaphore(_NOTICES)
+        self._waiting: dict[str, Any] = {}  # by site: the signal that ends the waiting for it
+        self._largest: dict[str, int] = {}  # by site: how many bytes its answer may have
+        self._notices = threading.Semaphore(_MAX_STRANGERS)
         route = CellChannel.RETURN_ONLY, f"{_CHANNEL}:{_TOPIC}"
         self.filter = MessageFilter(self.cell, sites.names, route, self._limit, log_line)
         self.cell.core_cell.set_cell_connected_cb(partial(self._note, True))
@@ -145,8 +146,8 @@ class ServerTransport:
     def __enter__(self) -> Self:
         try:
             self._listen()
-        except BaseException as error:  # the transport raises RuntimeError, OSError and its own
-            self._stop()  # its threads would keep the process
+        except BaseException as error:  # the transport raises RuntimeError, OSError and others
+            self._stop()  # its threads would keep the process running
             if not isinstance(error, Exception):
                 raise
             raise ConfigurationError(
@@ -160,7 +161,7 @@ class ServerTransport:
         self._stop()
 
     def _stop(self) -> None:
-        with suppress(Exception):  # the result of the run is what counts
+        with suppress(Exception):  # the run has its result, whatever the transport raises
             self.cell.stop()
 
     def _listen(self) -> None:
@@ -180,7 +181,7 @@ class ServerTransport:
                 if time.monotonic() > end:
                     raise OSError(f"nothing answers by TLS on {address}")
                 time.sleep(_PAUSE)
-        self.status.write()  # the file of another server that listens already stays as it is
+        self.status.write()  # only now, because another server may have listened and has this file
         log_line(f"listening on {self.sites.host}:{self.sites.port} ({', '.join(addresses)})")
 
     def connected(self) -> list[str]:
@@ -190,7 +191,7 @@ class ServerTransport:
     def ask(
         self, requests: Mapping[str, Message], timeout: float
     ) -> Iterator[tuple[str, Message | None]]:
-        """Send requests and yield answers as they come; None for a site that gave none."""
+        """Send requests, and yield answers as they arrive; None for a site without an answer."""
         if not requests:
             return
         pool = ThreadPoolExecutor(len(requests))
@@ -199,17 +200,17 @@ class ServerTransport:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
-            for name in requests:  # after Ctrl-C nobody waits
-                stop = self._asked.pop(name, None)
+            for name in requests:  # nobody waits any more after Ctrl-C
+                stop = self._waiting.pop(name, None)
                 if stop is not None:
                     stop.trigger("over")
             pool.shutdown(wait=False)
             _return_memory()
 
     def _ask_one(self, name: str, request: Message, timeout: float) -> Message | None:
-        stop = self._asked[name] = Signal()
+        stop = self._waiting[name] = Signal()
         self._largest[name] = min(largest_body(request.answer_template), self.sites.max_bytes)
-        watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # of all stages
+        watch = threading.Timer(timeout, lambda: stop.trigger("timeout"))  # for all stages together
         watch.daemon = True
         watch.start()
         try:
@@ -225,8 +226,8 @@ class ServerTransport:
                 return None
             return read_message(reply.get_header(_FIELDS), bytes(reply.payload or b""))
         except RefusalError:
-            return Message({"request": None})  # refused as the answer to another request
-        except Exception as error:  # whatever the transport raises, this site has not answered
+            return Message({"request": None})  # is refused as the answer to another request
+        except Exception as error:  # whatever the transport raises, the site has not answered
             log_line(f"{name}: {type(error).__name__} in the transport")
             return None
         finally:
@@ -234,7 +235,7 @@ class ServerTransport:
             self.filter.end(name)
 
     def _limit(self, name: str, request: str) -> int | None:
-        """Return the bytes that the answer of a site to an open request may have."""
+        """Return how many bytes the answer to an open request may have; None for other requests."""
         waiter = self.cell.requests_dict.get(request)
         return self._largest[name] if waiter is not None and waiter.target == name else None
 
@@ -247,17 +248,17 @@ class ServerTransport:
             return
         log_line(f"{name} {'connected' if is_connected else 'disconnected'}")
         self.status.change(name, connected=is_connected, since=time.time())
-        stop = self._asked.get(name)
+        stop = self._waiting.get(name)
         if stop is not None and not is_connected:
             stop.trigger("gone")
 
     def _dismiss(self, name: str) -> None:
-        """Say at both ends that a site with a valid certificate is no member of this run."""
+        """Log at both ends that a site with a valid certificate is no member of this run."""
         self.filter.log_once(
             f"{name[:80]!r} has a valid certificate, but is not in sites.names: it takes no part"
         )
         if self._notices.acquire(blocking=False):
-            # not in this thread, which belongs to the transport
+            # in a thread of its own, because this one belongs to the transport
             threading.Thread(target=self._notify, args=[name], daemon=True).start()
 
     def _notify(self, name: str) -> None:
@@ -267,10 +268,10 @@ class ServerTransport:
                 topic=_TOPIC,
                 target=name,
                 request=new_cell_message({_FIELDS: Message({"kind": _STRANGER}).fields_json}, b""),
-                timeout=_NOTICE,
+                timeout=_STRANGER_TIMEOUT,
             )
         except Exception as error:  # whatever the transport raises
-            self.filter.log_once(f"{name[:80]!r} could not be told ({type(error).__name__})")
+            self.filter.log_once(f"{name[:80]!r} could not be notified ({type(error).__name__})")
         finally:
             self._notices.release()
 
@@ -285,12 +286,17 @@ def serve(
 ) -> None:
     """Answer the server's requests, one at a time in this thread, until the process ends.
 
-    ``name`` is that in the site's certificate, ``server`` is ``host:port``, ``kit`` the folder of
-    certificates, ``largest`` the bytes of the largest request that the configuration allows.
+    Args:
+        name: The name of the site, as in its certificate.
+        server: The server, as ``host:port``.
+        kit: The folder with the certificates of the site.
+        max_bytes: The size of the largest message that the owner of the site accepts.
+        answer: Returns the answer to a request.
+        largest: The size of the largest request that the configuration allows.
     """
     cell = _create_cell(name, f"grpcs://{server}", kit, "client", max_bytes)
     work: queue.Queue[tuple[Message, Future[Any]]] = queue.Queue()
-    free = threading.Semaphore()  # one request at a time
+    is_free = threading.Semaphore()  # one request at a time
     journal = Journal()
     log_connection = partial(journal.log_line, kind="connection")
 
@@ -311,7 +317,7 @@ def serve(
                 "a run with its name begins"
             )
             return reply(Message({}))
-        if not free.acquire(blocking=False):
+        if not is_free.acquire(blocking=False):
             token = str(message.fields.get("request", ""))[:64]
             return reply(Message({"request": token, "code": "busy"}))
         done: Future[Any] = Future()
@@ -342,9 +348,9 @@ def serve(
 
     def end(number: int, _: object) -> None:
         journal.log_line(f"ended by {signal.Signals(number).name}", "end")
-        os._exit(0)  # the transport's threads would not end, and nothing is left to be written
+        os._exit(0)  # the threads of the transport would not end; nothing is left to be written
 
-    for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handler only takes note of them
+    for number in (signal.SIGTERM, signal.SIGINT):  # Lightning's handlers do not end the process
         signal.signal(number, end)
     log_connection(f"{name} waits for the server {server}")
     silence.begin()
@@ -353,10 +359,10 @@ def serve(
         while True:
             message, done = work.get()
             done.set_result(reply(answer(message)))
-            free.release()
+            is_free.release()
             del message, done
             _return_memory()
-    except BaseException:  # its threads would keep the process connected, and mute
+    except BaseException:  # its threads would keep the process connected, without an answer
         silence.end()
         traceback.print_exc()
         journal.log_line("ended by an error", "end")

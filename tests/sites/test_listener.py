@@ -219,7 +219,7 @@ def said(monkeypatch):
     """What the server says, whose patience with handshakes is short."""
     lines = []
     monkeypatch.setattr("fedaux_pl.sites.transport.log_line", lines.append)
-    monkeypatch.setattr(listener, "_PATIENCE", 0.2)
+    monkeypatch.setattr(listener, "_HANDSHAKE", 0.2)
     return lines
 
 

@@ -105,7 +105,7 @@ def test_an_open_request_has_one_stream_of_bounded_size(received):
     messages = create_filter(told)
     declared = [chunk(stream=i, **{Stream.SIZE: 2**30}) for i in range(6)]
     assert received(messages, *declared) == []
-    assert told == ["refused: a message of 'a' that nobody waits for, or too large"]
+    assert told == ["refused: a message of 'a' that nobody waits for, or that is too large"]
     [task] = received(messages, *(chunk(stream=i) for i in range(6)))
     assert (task.sid, task.size) == (0, LIMIT)
     assert told[1:] == ["refused: a second stream of 'a' for one request"]

@@ -191,7 +191,7 @@ def test_a_server_cannot_fill_the_journal_of_a_site(plain, monkeypatch, capsys):
     refusals = [line for line in lines if "NOT answered" in line]
     assert len(refusals) == 100 + 5  # 128, 256, ... 2048
     assert "such lines in this hour" not in refusals[99]
-    assert refusals[-1].endswith("(sent: the code 'message' alone) (2,048 such lines in this hour)")
+    assert refusals[-1].endswith("(sent: only the code 'message') (2,048 such lines in this hour)")
     assert sum("sent: train, round 1" in line for line in lines) == 1000 + 2
     assert len(lines) == 105 + 1002 + 1000 + 3  # and what was asked
 
@@ -207,7 +207,7 @@ def test_invented_settings_make_no_long_line(plain, monkeypatch, capsys):
         assert len(line) < 1500
         assert "trained is 'full' here" in line  # an invented setting hides no other one
     assert site.answer(other_agreement(request, **invented)).fields["code"] == "settings"
-    assert "; and 89,990 more (sent: the code" in capsys.readouterr().out
+    assert "; and 89,990 more (sent: only the code" in capsys.readouterr().out
 
 
 def test_failures_and_warnings_are_in_the_journal(plain, monkeypatch, capsys):

@@ -57,13 +57,13 @@ class EvaluateWithNoise:
         return wire.largest_body(self.models.template)
 
     def answer(self, client: int, request: Message) -> Reply:
-        """Return the accuracy alone, as the noisy number of right answers gives it."""
+        """Return only the accuracy, computed from the noisy number of right answers."""
         round_ = wire.read_count(request.fields, "round")
         states = self.models.read_all(request.body)
         noisy, guarantee = self.release(states, round_)
         count = len(self.examples)
         metrics = {ACCURACY: min(max(noisy / count, 0.0), 1.0)}
-        # noise from a seed guarantees nothing, so the server is told no epsilon
+        # noise from a seed guarantees nothing, so the answer states no epsilon
         epsilon = self.privacy.epsilon if self.noise_seed is None else None
         about = f"the accuracy on {count} test samples of its own, {guarantee}"
         return Reply(*evaluate.write_noisy_answer(count, metrics, epsilon), about)

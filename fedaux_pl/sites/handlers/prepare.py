@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from fedaux_pl.data import FederatedDataModule
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.scoring import Plan, first_step, pack, unpack
-from fedaux_pl.sites import wire
 from fedaux_pl.sites.budget import Budget, NewRelease
 from fedaux_pl.sites.handlers.handler import Reply
 from fedaux_pl.sites.ledger_keys import ReleaseKey, release_key
@@ -73,8 +72,8 @@ class Prepare:
         assert self.sums is not None  # noqa: S101 - the plan has secure sums
         self.sums.add(client, received, key)
         guarantee = "the number of its records: nothing else has left"
-        fields = {"size": self.data.client_sizes[client]}
-        return Reply(fields, wire.write_tensors({}), guarantee)
+        size = self.data.client_sizes[client]
+        return Reply(*prepare.write_answer_without_release(size), guarantee)
 
     def _key(self, architecture: str, received: ReleaseRequest) -> ReleaseKey:
         """Return the key of the release; that of a later step names the first release, too."""

@@ -22,7 +22,7 @@ class Train:
         data: The data of the site.
         local: The settings of the training, of which the request replaces epochs and batch size.
         limits: How many epochs and which batch sizes the site allows.
-        head_only: Whether the head alone is trained and sent.
+        head_only: Whether only the head is trained and sent.
     """
 
     models: ReceivedModels

@@ -154,6 +154,17 @@ def write_answer(head: ReleasedHead, size: int) -> tuple[dict[str, Any], bytes]:
     return fields, wire.write_tensors({"weight": head.weight})
 
 
+def write_answer_without_release(size: int) -> tuple[dict[str, Any], bytes]:
+    """Write the answer for a secure sum, which has only |D_i|."""
+    return {"size": size}, wire.write_tensors({})
+
+
+def read_answer_without_release(answer: Message) -> int:
+    """Read |D_i| from the answer for a secure sum."""
+    wire.read_tensors(answer.body, {})  # raises if there are tensors
+    return wire.read_size(answer)
+
+
 def read_answer(
     answer: Message,
     template: State,

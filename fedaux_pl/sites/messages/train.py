@@ -36,7 +36,7 @@ def write_request(
 ) -> Message:
     """Write the request to the sites of one architecture; ``state`` is theta^P.
 
-    With ``head_only`` the answer has the weights of the head alone.
+    With ``head_only`` the answer has only the weights of the head.
     """
     fields = {"round": round_, "epochs": epochs, "batch_size": batch_size}
     return Message(fields, wire.write_tensors(state), _sent_weights(state, head_only))

@@ -288,14 +288,14 @@ def test_weights_are_on_the_device_before_a_prediction(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("monitor", ["mean_client/accuracy", "val/worst_client/accuracy"])
 @pytest.mark.parametrize("has_validation", [False, True])
-def test_callbacks_cannot_monitor_what_sites_may_stop_to_tell(tmp_path, monitor, has_validation):
+def test_callbacks_cannot_monitor_what_sites_may_stop_to_send(tmp_path, monitor, has_validation):
     federation, data, _ = start(tmp_path)
     if has_validation:
         data.private.validation = data.private.test
     trainer = quiet_trainer(tmp_path / "server", 1)
     trainer.callbacks.append(EarlyStopping(monitor, mode="max"))
     with pytest.raises(
-        ConfigurationError, match=f"monitors {monitor}, but sites tell .*: monitor acc"
+        ConfigurationError, match=f"monitors {monitor}, but sites send .*: monitor acc"
     ):
         trainer.fit(federation, datamodule=data)
     assert not federation.history

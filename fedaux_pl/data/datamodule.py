@@ -407,6 +407,16 @@ class FederatedDataModule(pl.LightningDataModule):
         """The data to measure rounds on: the validation data or, without any, the test data."""
         return self.validation_examples or self.test_examples
 
+    @property
+    def voting_examples(self) -> Examples:
+        """The data by which clients vote: the validation data or, without any, D_1 ... D_n."""
+        if self.validation_examples is not None:
+            return self.validation_examples
+        train = self._train()
+        if self.at_sites or sum(self.client_sizes) == len(train):
+            return train
+        return train.take(torch.cat(self.client_indices))  # of a fast_dev_run
+
     def client_batches(
         self,
         index: int,

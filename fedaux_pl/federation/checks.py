@@ -106,16 +106,6 @@ def check_settings(given: Mapping[str, Any]) -> None:
         )
 
 
-def check_vote(data: FederatedDataModule) -> None:
-    """Raise a ConfigurationError if clients have no data to vote by."""
-    if data.validation_examples is None:
-        raise ConfigurationError(
-            "with distillation.blend 'vote' clients choose by data that they hold out, and there "
-            "are none: set data.validation_fraction (such as 0.1), or give the source validation "
-            "data"
-        )
-
-
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:
     """Raise a ConfigurationError if the data do not fit the method or the clients."""
     count = sum(clients.values())

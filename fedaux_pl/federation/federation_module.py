@@ -42,6 +42,7 @@ from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, choose_h0
 from fedaux_pl.federation.guarantees import (
     Unprotected,
+    VotingRecords,
     describe_guarantees,
     list_unprotected,
     tabulate_guarantees,
@@ -223,8 +224,6 @@ class FederationModule(LightningModule):
             checks.check_batches(data, students, self.architectures, self.local, distillation)
         for training in (self.local, self.distillation):
             training.check(data.all_inputs[0][:4], trainer.max_epochs)
-        if self.uses_vote and not data.at_sites:  # sites have validation data of their own
-            checks.check_vote(data)
 
     def create_parts(self) -> None:
         """Create the clients and the server, when the Trainer, the data and the students exist."""
@@ -293,6 +292,16 @@ class FederationModule(LightningModule):
     def uses_vote(self) -> bool:
         """Whether clients vote on the server's models after distillation."""
         return self.algorithm.distills and self.distillation.blend == "vote"
+
+    @property
+    def voting_records(self) -> VotingRecords | None:
+        """The private records by which clients vote; None for none, and at sites, which say it."""
+        data = self.federated_data
+        if data is None or data.at_sites or not self.uses_vote:
+            return None
+        if data.validation_examples is None:
+            return "training"
+        return "held-out" if self.has_held_out_data else None  # given data are the experimenter's
 
     def plan_releases(self) -> Plan:
         """Return the steps of releases; real sites tell their sizes too late to plan by them."""
@@ -463,7 +472,7 @@ class FederationModule(LightningModule):
         return list_unprotected(
             self.algorithm,
             has_held_out_data=self.has_held_out_data,
-            uses_vote=self.uses_vote,
+            voting_records=self.voting_records,
             measures_own_models=has_own_models and not at_sites,
             keeps_client_states=bool(self.carried.client_states),
         )

@@ -280,14 +280,12 @@ class Server:
         self, averages: Mapping[str, State], students: Mapping[str, State], ask: AskClients
     ) -> tuple[Mapping[str, State], Mapping[str, float]]:
         """Return the method's new models between averages and students, and metrics to log."""
-        processes = self.context.processes
         carried = self.context.carried
         asked = 0
 
         def ask_all(weights: Sequence[float]) -> Mapping[str, Tensor]:
             nonlocal asked
-            # the same in every process: their devices may round differently
-            votes = processes.broadcast(ask(averages, students, weights))
+            votes = ask(averages, students, weights)
             asked += votes.clients
             return votes.sums
 

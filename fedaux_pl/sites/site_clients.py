@@ -123,9 +123,12 @@ class SiteServer(Role):
                     "their own BatchNorm statistics"
                 )
         if federation.uses_vote:
-            told = "if it allows it: its vote by validation data of its own"
+            told = "if it allows it: its vote by validation or training data of its own"
             unprotected.append(Guarantee(told))
-            notes.append("NOT private: the votes of sites by validation data of their own")
+            notes.append(
+                "NOT private: the votes of sites by their validation data or, if a site has none, "
+                "by its training data"
+            )
         if federation.algorithm.secret_noise:
             self.kept = first_results_folder()
         self.privacy_notes = notes

@@ -2,8 +2,6 @@
 
 import torch
 
-from fedaux_pl.data import Examples, FederatedDataModule
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.sites import wire
@@ -15,15 +13,23 @@ MAX_CANDIDATES = 16
 
 
 class SiteVote:
-    """Votes by validation data of the site: the sum of max(log p(y | x), -4) for each candidate.
+    """Votes by records of the site: the sum of max(log p(y | x), -4) over them for each candidate.
 
-    They have no noise: a site whose owner does not want that does not vote.
+    The records are the validation data of the site or, if it has none, its training data. The votes
+    have no noise: a site whose owner does not want that does not vote.
     """
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        examples = read_own(federation, validation_examples(federation.data))
-        self.examples = examples.to(federation.trainer.strategy.root_device)
+        data = federation.data
+        validation = data.validation_examples or data.private.validation()
+        if validation is None:
+            self.kind = "training"
+            self.examples = data.voting_examples
+        else:
+            self.kind = "validation"
+            examples = read_own(federation, validation)
+            self.examples = examples.to(federation.trainer.strategy.root_device)
         states = join_states(federation.students.states())
         self.like = join_states({"average": states, "distilled": states})
 
@@ -47,7 +53,7 @@ class SiteVote:
             votes[name] = torch.stack(sums)
         count = len(examples)
         about = (
-            f"its votes by {count} validation samples of its own: NOT private, no epsilon covers "
+            f"its votes by {count} {self.kind} samples of its own: NOT private, no epsilon covers "
             "them"
         )
         return {"count": count}, wire.write_tensors(votes), about
@@ -60,14 +66,3 @@ def read_weights(request: Message) -> list[float]:
         weights = []
     expect(0 < len(weights) <= MAX_CANDIDATES, f"it asks for 0 or over {MAX_CANDIDATES} votes")
     return [float(wire.read_number({"weight": weight}, "weight", 0, 1)) for weight in weights]
-
-
-def validation_examples(data: FederatedDataModule) -> Examples:
-    """Return the validation data of the site; raise a ConfigurationError if it has none."""
-    examples = data.validation_examples or data.private.validation()
-    if examples is None:
-        raise ConfigurationError(
-            "--vote needs validation data of this site: hold some out (such as "
-            "--data.validation_fraction 0.1), or give its source validation data"
-        )
-    return examples

@@ -84,7 +84,8 @@ def test_fit_says_what_came_out_and_where_it_is(finished_run):
         f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best over rounds on the test "
         f"data {best:.1%})" in printed
     )
-    assert f"Results and checkpoint: {folder}\n" in printed
+    kept = "last.ckpt holds the model of the last round: no validation data chose another one\n"
+    assert f"{kept}Results and checkpoint: {folder}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
     assert "every round: its model and its training loss" in printed
 

@@ -49,6 +49,14 @@ SCENARIOS = {
         },
         2,
     ),
+    "vote": (
+        FedDF,
+        {
+            "clients": {"resnet8": 2, "shufflenet": 1},
+            "distillation": Distillation(batch_size=16, lr=1e-3, blend="vote"),
+        },
+        2,
+    ),
     "own": (FedBN, {"batchnorm_statistics": "own", "participation": 0.7}, 2),
     "FedClassMeans": (
         lambda: FedClassMeans(

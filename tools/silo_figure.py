@@ -14,7 +14,7 @@ PREFIX = "client_accuracy/"
 
 def main(path: str) -> None:
     """Draw a panel for each study: a dot for each silo, a bar for their mean."""
-    figure, panels = plt.subplots(1, len(TITLES), figsize=(11, 5), sharey=True, layout="tight")
+    figure, panels = plt.subplots(1, len(TITLES), figsize=(11, 7), sharey=True, layout="tight")
     for axes, (name, title) in zip(panels, TITLES.items(), strict=True):
         with open(f"logs/reports/{name}/{name}.csv", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))

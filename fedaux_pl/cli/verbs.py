@@ -46,7 +46,10 @@ def fit(args: Sequence[str]) -> FederationCLI:
         return cli
     outcome = f"{_name(cli)}: {_describe_rounds(history)}"
     measured = last_measured(history)
-    if cli.best is not None and cli.best.best_model_path and cli.trainer.limit_test_batches:
+    kept = ""
+    if cli.best is not None and not cli.best.best_model_path:
+        kept = "last.ckpt holds the model of the last round: no validation data chose another one"
+    elif cli.best is not None and cli.trainer.limit_test_batches:
         cli.checkpoint = None  # the model of the last round
         _run(cli, cli.trainer.test, verbose=False)
         cli.checkpoint = Path(cli.best.best_model_path)
@@ -60,6 +63,8 @@ def fit(args: Sequence[str]) -> FederationCLI:
         if cli.trainer.fast_dev_run:  # type: ignore[attr-defined]
             print("fast_dev_run: a few samples, and nothing was written")
             return cli
+        if kept:
+            print(kept)
         print(f"Results and checkpoint: {folder_of(cli.trainer)}")
         if any(isinstance(logger, RunLogger) for logger in cli.trainer.loggers):
             print(f"TensorBoard: tensorboard --logdir {root}")

@@ -405,6 +405,16 @@ class FederatedDataModule(pl.LightningDataModule):
         return self.validation_examples or self.test_examples
 
     @property
+    def voting_examples(self) -> Examples:
+        """The data by which clients vote: the validation data or, without any, D_1 ... D_n."""
+        if self.validation_examples is not None:
+            return self.validation_examples
+        train = self.training_examples
+        if self.at_sites or sum(self.client_sizes) == len(train):
+            return train
+        return train.take(torch.cat(self.client_indices))  # of a fast_dev_run
+
+    @property
     def has_auxiliary(self) -> bool:
         """Whether this process holds auxiliary data: a site does not, nor do methods without."""
         return self._loaded().auxiliary is not None

@@ -15,7 +15,6 @@ from fedaux_pl.federation.state import RunState
 from fedaux_pl.functional import blend_states, most_votes
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.functional.communication import state_bytes
-from fedaux_pl.processes import Processes
 
 CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The weights lambda that clients vote on."""
@@ -73,19 +72,16 @@ class Vote:
     Attributes:
         pool: The clients.
         state: Keeps the votes for the next round.
-        processes: All take the votes of the first, because their devices may round differently.
     """
 
     pool: ClientPool
     state: RunState
-    processes: Processes
 
     def blend(
         self, t: int, averages: Mapping[str, State], distilled: Mapping[str, State]
     ) -> Blended:
         """Return theta(lambda) of each architecture, with the lambda that has most votes."""
         cast = self.pool.vote(t, averages, distilled, CANDIDATES)
-        cast = self.processes.broadcast(cast)
         models = {}
         votes = {}
         metrics: dict[str, float] = {}
@@ -104,11 +100,9 @@ class Vote:
         return Blended(models, metrics)
 
 
-def create_blender(
-    blend: Blend, pool: ClientPool, state: RunState, processes: Processes
-) -> Blender:
+def create_blender(blend: Blend, pool: ClientPool, state: RunState) -> Blender:
     """Create what the option ``distillation.blend`` asks for: a fixed lambda, or a vote."""
-    return Vote(pool, state, processes) if blend == "vote" else FixedBlend(float(blend))
+    return Vote(pool, state) if blend == "vote" else FixedBlend(float(blend))
 
 
 def vote_traffic(metrics: Mapping[str, float], models: State) -> tuple[float, float]:

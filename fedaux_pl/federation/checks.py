@@ -217,19 +217,6 @@ def check_students(
         check_batches(data, networks, owners, local, distilled)
     for training in (local, distillation):
         training.check(data.all_inputs[0][:4], trainer.max_epochs)
-    uses_vote = algorithm.distills and distillation.blend == "vote"
-    if uses_vote and not data.at_sites:  # sites have validation data of their own
-        check_vote(data)
-
-
-def check_vote(data: FederatedDataModule) -> None:
-    """Raise a ConfigurationError if clients have no data to vote by."""
-    if data.validation_examples is None:
-        raise ConfigurationError(
-            "with distillation.blend 'vote' clients choose by data that they hold out, and there "
-            "are none: set data.validation_fraction (such as 0.1), or give the source validation "
-            "data"
-        )
 
 
 def check_data(data: FederatedDataModule, algorithm: Algorithm, clients: Mapping[str, int]) -> None:

@@ -66,7 +66,7 @@ class ClientPool(Protocol):
     ) -> Votes:
         """Return the votes of all clients on the models between averages and students.
 
-        ``weights`` are those of ``functional.blend_states``.
+        ``weights`` are those of ``functional.blend_states``. Every process gets the same votes.
         """
 
     def finish(self, round_: int, states: Mapping[str, State]) -> None:

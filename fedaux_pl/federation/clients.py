@@ -227,18 +227,21 @@ class LocalClients:
         students: Mapping[str, State],
         weights: Sequence[float],
     ) -> Votes:
-        """Return the votes of all clients, by the data that they hold out."""
-        held_out = self.run.data.validation_examples
-        assert held_out is not None  # noqa: S101 - checked in the set-up
-        votes = {}
-        for name, student in students.items():
+        """Return the votes of all clients; processes share the models, not the clients.
+
+        A client votes by the data that it holds out or, without any, by its training data.
+        """
+        examples = self.run.data.voting_examples
+        processes = self.run.processes
+        candidates = [(name, weight) for name in students for weight in weights]
+        sums = {}
+        for name, weight in processes.local(candidates):
             model = self.modules[name].model
-            sums = []
-            for weight in weights:
-                state = blend_states(averages[name], student, weight)
-                logits = self.run.runner.predict(model, state, held_out.inputs)
-                sums.append(clipped_log_likelihood(logits, held_out.targets))
-            votes[name] = torch.stack(sums).cpu()
+            state = blend_states(averages[name], students[name], weight)
+            logits = self.run.runner.predict(model, state, examples.inputs)
+            sums[name, weight] = clipped_log_likelihood(logits, examples.targets).cpu()
+        sums = processes.merge(sums)
+        votes = {name: torch.stack([sums[name, weight] for weight in weights]) for name in students}
         return Votes(votes, len(self.run.architectures))
 
     def finish(self, round_: int, states: Mapping[str, State]) -> None:

@@ -38,6 +38,7 @@ from fedaux_pl.federation.evaluation_metrics import class_paths, read_metrics
 from fedaux_pl.federation.given_h0 import GivenH0, check_names, check_unchanged, choose_h0
 from fedaux_pl.federation.guarantees import (
     Unprotected,
+    VotingRecords,
     describe_guarantees,
     list_unprotected,
     tabulate_guarantees,
@@ -208,7 +209,7 @@ class Federation(LightningModule):
 
     def learn_h0(self) -> None:
         """Learn or read h_0, unless the method needs none or a checkpoint has it."""
-        check_unchanged(self.given_h0, self.h0, self.students)
+        check_unchanged(self.given_h0, self.h0, dict(self.students.items()))
         if self.algorithm.pretrained and not self.h0:
             students = self.students.items()
             self.state.h0 = {name: self.h0_source.h0(name, student) for name, student in students}
@@ -380,9 +381,7 @@ class Federation(LightningModule):
         self.server = create_server(
             self.run, self.state, students, self.algorithm, self.distillation, networks
         )
-        self.blender = create_blender(
-            self.distillation.blend, self.pool, self.state, self.processes
-        )
+        self.blender = create_blender(self.distillation.blend, self.pool, self.state)
         self.personal = PersonalModels(clients, self.batchnorm_statistics)
         self.round_log = RoundLog(self.run, self.state, self.students, self.head_only)
         kept = None if self.remote is None else self.remote.h0_folder
@@ -526,6 +525,16 @@ class Federation(LightningModule):
         return self.algorithm.distills and self.distillation.blend == "vote"
 
     @property
+    def voting_records(self) -> VotingRecords | None:
+        """The private records by which clients vote; None for none, and at sites, which say it."""
+        data = self.federated_data
+        if data is None or data.at_sites or not self.uses_vote:
+            return None
+        if data.validation_examples is None:
+            return "training"
+        return "held-out" if self.has_held_out_data else None  # given data are the experimenter's
+
+    @property
     def has_held_out_data(self) -> bool:
         """Whether rounds are measured on private data that the clients hold out."""
         return self.federated_data is not None and self.federated_data.validation_fraction > 0
@@ -573,7 +582,7 @@ class Federation(LightningModule):
         keeps_entries = bool(self.state.client_states)
         return list_unprotected(
             has_held_out_data=self.has_held_out_data,
-            uses_vote=self.uses_vote,
+            voting_records=self.voting_records,
             measures_own_models=has_own_models and not at_sites,
             remembers_teachers=self.algorithm.remember,
             sends_more_than_models=self.algorithm.sends_more_than_models or keeps_entries,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fedaux_pl.scoring import (
     UPDATES_IN_THE_CLEAR,
@@ -16,6 +17,9 @@ from fedaux_pl.scoring import (
     tabulate_releases,
 )
 
+VotingRecords = Literal["held-out", "training"]
+"""The records by which clients vote: those that they hold out, or those on which they train."""
+
 
 @dataclass(frozen=True)
 class Unprotected:
@@ -23,6 +27,19 @@ class Unprotected:
 
     row: str  # its name in the table of guarantees
     sentence: str  # its name after "NOT private:"
+
+
+_HELD_OUT = "the validation data that clients hold out"
+_VOTES: dict[VotingRecords, Unprotected] = {
+    "held-out": Unprotected(
+        "every round: its vote by data that it holds out",
+        f"the clients' votes by {_HELD_OUT}, which choose the models",
+    ),
+    "training": Unprotected(
+        "every round: its vote by its training data",
+        "the clients' votes by their training data, which choose the models",
+    ),
+}
 
 
 def describe_guarantees(
@@ -86,7 +103,7 @@ def tabulate_guarantees(
 def list_unprotected(
     *,
     has_held_out_data: bool,
-    uses_vote: bool,
+    voting_records: VotingRecords | None,
     measures_own_models: bool,
     remembers_teachers: bool,
     sends_more_than_models: bool,
@@ -95,36 +112,31 @@ def list_unprotected(
 
     Args:
         has_held_out_data: Whether rounds are measured on private data that clients hold out.
-        uses_vote: Whether clients vote on the server's models.
+        voting_records: The private records by which clients vote on the server's models; None for
+            none.
         measures_own_models: Whether metrics by client depend on the client's training data.
         remembers_teachers: Whether the checkpoint holds logits of clients.
         sends_more_than_models: Whether clients send more than their models, or keep something
             between rounds.
     """
     saved = "which the server's checkpoint holds"
-    held_out = "the validation data that clients hold out"
     unprotected = []
     if has_held_out_data:
         unprotected.append(
             Unprotected(
                 "every round: its accuracy on data that it holds out",
-                f"the accuracies on {held_out}, and the choice of a round by them",
+                f"the accuracies on {_HELD_OUT}, and the choice of a round by them",
             )
         )
         if remembers_teachers:
             unprotected.append(
                 Unprotected(
                     "every round: its logits on data that it holds out",
-                    f"the clients' logits on {held_out}, {saved}",
+                    f"the clients' logits on {_HELD_OUT}, {saved}",
                 )
             )
-        if uses_vote:
-            unprotected.append(
-                Unprotected(
-                    "every round: its vote by data that it holds out",
-                    f"the clients' votes by {held_out}, which choose the models",
-                )
-            )
+    if voting_records is not None:
+        unprotected.append(_VOTES[voting_records])
     if measures_own_models:
         unprotected.append(
             Unprotected(

@@ -153,8 +153,9 @@ class ReleaseCollector:
             if not clients:  # sites that have never answered
                 continue
             name = f"{step.name}/{architecture}"
-            asked = released.collected.get(name)
-            if asked is None:
+            if name in released.collected:
+                asked = released.collected[name]
+            else:
                 sent = self.release.send(released, architecture)
                 asked = Collected(step.with_sent(sent), clients)
             groups[name] = replace(asked, clients=clients)

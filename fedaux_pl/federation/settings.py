@@ -203,7 +203,8 @@ class Distillation(RoundTraining):
         blend: lambda in [0, 1] of the server's new model, which is theta_avg + lambda (theta_dist -
             theta_avg): 1 is the distilled model, as in the paper, 0 the average. With ``vote`` the
             clients choose 0, 1/4, 1/2, 3/4 or 1 in every round by the log-likelihood of data that
-            they hold out (``data.validation_fraction``, or validation data of the source).
+            they hold out (``data.validation_fraction``, or validation data of the source) or, if
+            there are none, of their training data.
     """
 
     option: ClassVar[str] = "distillation"

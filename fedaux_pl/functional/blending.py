@@ -2,8 +2,9 @@
 
     theta(lambda) = theta_avg + lambda (theta_dist - theta_avg)
 
-A client's vote for a model is the sum of max(log p(y | x), -4) over records that it holds out. A
-replaced record changes the vote by at most 4.
+A client's vote for a model is the sum of max(log p(y | x), -4) over the records that it holds out
+or, if it holds out none, over its training records. A replaced record changes the vote of one model
+by at most 4.
 """
 
 from collections.abc import Sequence

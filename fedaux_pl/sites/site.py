@@ -27,7 +27,7 @@ from fedaux_pl.sites.handlers.handler import Handler
 from fedaux_pl.sites.handlers.prepare import Prepare
 from fedaux_pl.sites.handlers.refuse import Refuse
 from fedaux_pl.sites.handlers.train import Train
-from fedaux_pl.sites.handlers.vote import Vote, validation_examples
+from fedaux_pl.sites.handlers.vote import Vote
 from fedaux_pl.sites.journal import Journal
 from fedaux_pl.sites.ledger import Ledger
 from fedaux_pl.sites.new_pixels import check_pixels
@@ -226,8 +226,11 @@ class Site:
         if not self.limits.vote:
             return Refuse("limits", "the server asks for a vote: see --vote")
         data = self.federation.data
-        examples = adapt_own_examples(validation_examples(data), data)
-        return Vote(self.models, examples.to(self.models.device))
+        validation = data.validation_examples or data.private.validation()
+        if validation is None:
+            return Vote(self.models, data.voting_examples, "training")
+        examples = adapt_own_examples(validation, data)
+        return Vote(self.models, examples.to(self.models.device), "validation")
 
     def _describe_model(self, local: LocalTraining, model: nn.Module) -> list[str]:
         """Return what makes the final model differ from the server's."""

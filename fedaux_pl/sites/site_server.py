@@ -129,9 +129,12 @@ class SiteServer:
     def _describe_vote(self) -> None:
         """Say which guarantee the votes of sites have."""
         self.unprotected.append(
-            Guarantee("if it allows it: its vote by validation data of its own")
+            Guarantee("if it allows it: its vote by validation or training data of its own")
         )
-        self.privacy_notes.append("NOT private: the votes of sites by validation data of their own")
+        self.privacy_notes.append(
+            "NOT private: the votes of sites by their validation data or, if a site has none, by "
+            "its training data"
+        )
 
     def check(self, trainer: pl.Trainer) -> None:
         """Raise a ConfigurationError if a callback monitors metrics that sites can stop to send."""

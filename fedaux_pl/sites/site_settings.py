@@ -78,8 +78,9 @@ class Limits:
             site, as often as it asks. Without ``evaluate_epsilon`` no guarantee covers them.
         evaluate_epsilon: Send only the accuracy, with noise, at this epsilon for every evaluation
             and at the delta of the method. All evaluations count towards ``epsilon_limit``.
-        vote: Whether to vote on the server's models (``distillation.blend: vote``) by validation
-            data of this site, in every round. Votes have no noise, and no guarantee covers them.
+        vote: Whether to vote on the server's models (``distillation.blend: vote``) in every round,
+            by the validation data of this site or, if it has none, by its training data. Votes have
+            no noise, and no guarantee covers them.
     """
 
     epsilon_limit: float | None = None

@@ -25,7 +25,7 @@ from fedaux_pl.cli.entry import VERBS, main
 from fedaux_pl.engine.inference import BatchNormOption
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.clients import LocalClients
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.scoring import Whitened
 from tests.command_line import QUICKSTART, command
 
@@ -84,7 +84,8 @@ def test_fit_says_what_came_out_and_where_it_is(finished_run):
         f"FedAUX with memory after 2 rounds: accuracy {accuracy:.1%} (best over rounds on the test "
         f"data {best:.1%})" in printed
     )
-    assert f"Results and checkpoint: {folder}\n" in printed
+    kept = "last.ckpt holds the model of the last round: no validation data chose another one\n"
+    assert f"{kept}Results and checkpoint: {folder}\n" in printed
     assert f"TensorBoard: tensorboard --logdir {root}\n" in printed
     assert "every round: its model and its training loss" in printed
 
@@ -272,7 +273,7 @@ ROUND = "--model.local.batch_size below 64, --model.distillation.batch_size belo
         ((LocalClients, "train"), [], [DATA, ROUND, PLAIN]),
         ((LocalClients, "train"), ["--data.memory=host"], [ROUND, PLAIN]),
         ((LocalClients, "train"), [PLAIN.replace(" ", "=")], [DATA, ROUND]),
-        ((Preparation, "_pretrain"), [], [DATA, "--model.pretraining.batch_size below 128", PLAIN]),
+        ((H0Source, "_learn"), [], [DATA, "--model.pretraining.batch_size below 128", PLAIN]),
     ],
 )
 def test_out_of_memory_is_one_line_with_the_options_that_help(
@@ -292,7 +293,7 @@ def test_an_error_that_ends_cuda_says_how_to_continue(tmp_path, monkeypatch, cap
     def fail(*args, **options):
         raise torch.AcceleratorError("CUDA error: an illegal memory access\nFor debugging ...")
 
-    monkeypatch.setattr(Preparation, "_pretrain", fail)
+    monkeypatch.setattr(H0Source, "_learn", fail)
     assert main(tiny("fit", tmp_path)) == 1
     message = capsys.readouterr().err.rstrip().split("\n")[-1]
     assert message.startswith("fedaux-pl fit: error: CUDA error: an illegal memory access: no ")

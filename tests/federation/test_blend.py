@@ -12,7 +12,6 @@ from fedaux_pl.federation.blend import CANDIDATES, Vote
 from fedaux_pl.federation.client_pool import Votes
 from fedaux_pl.federation.state import RunState
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
-from fedaux_pl.processes import Processes
 from tests.algorithms.test_equivalences import start_of
 from tests.federations import (
     FewDigits,
@@ -25,6 +24,7 @@ from tests.federations import (
     split,
     weights,
 )
+from tests.sites.loopback import Given
 
 
 def blend(value):
@@ -52,25 +52,39 @@ def test_a_number_takes_the_model_between(tmp_path):
     assert_close(between, blend_states(*ends, 0.75))
 
 
-@pytest.mark.parametrize("trained", ["full", "head"])
-def test_clients_choose_the_likeliest_model(tmp_path, trained):
-    """By the data that they hold out, votes of the round before included."""
+@pytest.mark.parametrize(
+    ("trained", "options"),
+    [
+        ("full", {"validation_fraction": 0.3}),
+        ("head", {"validation_fraction": 0.3}),
+        ("full", {}),
+        ("full", {"memory": "host"}),
+        ("head", {}),
+    ],
+)
+def test_clients_choose_the_likeliest_model(tmp_path, trained, options):
+    """By the data that they hold out or, without any, by all that they train on."""
     federations = {}
     for value in (0.0, 1.0, "vote"):
         federation = create(FedDF(), trained=trained, **blend(value))
-        fit(tmp_path, federation, 1, held_out())
+        fit(tmp_path, federation, 1, split(private=FewDigits(train=90), **options))
         federations[value] = federation
     voted = federations["vote"]
-    examples = voted.data.validation_examples
+    shares = [voted.data.client(number) for number in range(3)]
+    if "validation_fraction" in options:
+        shares = [voted.data.validation_examples]
     ends = [federations[end].students["resnet8"].state_dict() for end in (0.0, 1.0)]
     model = voted.students["resnet8"]
     chosen = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     votes = []
     for weight in CANDIDATES:
         model.load_state_dict(blend_states(*ends, weight))
-        with torch.no_grad():
-            logits = model.eval()(examples.inputs)
-        votes.append(float(clipped_log_likelihood(logits, examples.targets)))
+        total = 0.0
+        for share in shares:
+            with torch.no_grad():
+                logits = model.eval()(share.inputs[:])
+            total += float(clipped_log_likelihood(logits, share.targets))
+        votes.append(total)
     logged = [voted.history[0][f"votes/resnet8/{weight:g}"] for weight in CANDIDATES]
     assert logged == pytest.approx(votes, rel=1e-5)
     best = CANDIDATES[votes.index(max(votes))]
@@ -86,7 +100,7 @@ def test_votes_of_earlier_rounds_count_discounted():
         def vote(self, *_):
             return Votes(sums, clients=2)
 
-    vote = Vote(Pool(), RunState(), Processes())
+    vote = Vote(Pool(), RunState())
     first = vote.blend(1, {"a": state}, {"a": state})
     assert first.metrics["blend/a"] == 0.0  # of equal ones, the nearest to the average
     vote.state.votes = {"a": torch.tensor([-2.0, -2.0, 0.0, 0.0, 0.0], dtype=torch.float64)}
@@ -123,14 +137,36 @@ def test_a_method_chooses_the_model_that_a_distillation_ends_with(tmp_path):
     assert_close(half_way, blend_states(before, distilled, 0.5))
 
 
-def test_votes_are_said_to_be_not_private(tmp_path):
-    federation = run(tmp_path, FedDF(), 1, held_out(), **blend("vote"))
-    assert any("votes" in line and "NOT private" in line for line in federation.privacy())
+@pytest.mark.parametrize(
+    ("fraction", "records", "row"),
+    [
+        (0.3, "the validation data that clients hold out", "data that it holds out"),
+        (0.0, "their training data", "its training data"),
+    ],
+)
+def test_votes_are_said_to_be_not_private(tmp_path, fraction, records, row):
+    data = split(private=FewDigits(train=90), validation_fraction=fraction)
+    federation = run(tmp_path, FedDF(), 1, data, **blend("vote"))
+    said = f"NOT private: the clients' votes by {records}, which choose the models"
+    assert [line for line in federation.privacy() if "votes" in line] == [said]
+    rows = [guarantee.sent for guarantee in federation.guarantees()]
+    assert [what for what in rows if "vote" in what] == [f"every round: its vote by {row}"]
 
 
-def test_a_vote_without_data_to_vote_by_names_the_option(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"set data\.validation_fraction"):
-        run(tmp_path, FedDF(), **blend("vote"))
+def test_votes_by_validation_data_of_the_experimenter_reveal_nothing_private(tmp_path):
+    digits = FewDigits()
+    validation = digits.digits.train().take(slice(64, 90))
+    source = Given(digits.train(), digits.test(), validation=validation)
+    federation = run(tmp_path, FedDF(), 1, split(private=source), **blend("vote"))
+    assert "votes/resnet8/0" in federation.history[0]
+    assert not any("votes" in line for line in federation.privacy())
+
+
+def test_a_trial_run_votes_by_few_samples_of_each_client(tmp_path):
+    federation = create(FedDF(), **blend("vote"))
+    data = split(private=FewDigits(train=400))
+    fit(tmp_path, federation, 1, data, fast_dev_run=True)
+    assert len(data.voting_examples) == sum(data.client_sizes) < 400
 
 
 @pytest.mark.parametrize("value", [0.5, "vote"])

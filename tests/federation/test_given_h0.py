@@ -11,7 +11,7 @@ from fedaux_pl.algorithms import FedAvg, FedDF
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Pretraining
 from fedaux_pl.federation.given_h0 import files_of, read_h0
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.federation.students import Students
 from tests.federations import assert_same, create, fit, network, run, weights
 from tests.paper import paper_fedaux
@@ -34,7 +34,7 @@ def no_training(monkeypatch):
     def pretrain(*_):
         raise AssertionError("h_0 was learned")
 
-    monkeypatch.setattr(Preparation, "_pretrain", pretrain)
+    monkeypatch.setattr(H0Source, "_learn", pretrain)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "state dict", "SimCLR", "bfloat16"])

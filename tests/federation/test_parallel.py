@@ -39,7 +39,7 @@ def files(folder):
 @pytest.mark.parametrize(
     ("sizes", "names"),
     [
-        ((1, 2), ("Scaffold", "Centralized", "own", "FedAUX")),
+        ((1, 2), ("Scaffold", "Centralized", "own", "vote", "FedAUX")),
         pytest.param((1, 2, 3), tuple(SCENARIOS), marks=pytest.mark.nightly),
     ],
 )

@@ -18,7 +18,7 @@ from fedaux_pl.engine import predict_features
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation, Pretraining
 from fedaux_pl.federation.given_h0 import read_h0
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.models import create_for, load_backbone
 from fedaux_pl.scoring import Privacy
 from tests.federations import FewDigits, create, fit, split
@@ -34,7 +34,7 @@ def no_training(monkeypatch):
     def pretrain(*_):
         raise AssertionError("h_0 was learned")
 
-    monkeypatch.setattr(Preparation, "_pretrain", pretrain)
+    monkeypatch.setattr(H0Source, "_learn", pretrain)
 
 
 def picture(color, seed):

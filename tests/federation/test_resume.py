@@ -14,7 +14,7 @@ from fedaux_pl.algorithms import Centralized, FedAUX, FedDF
 from fedaux_pl.engine import AtomicCheckpointIO, StageRunner
 from fedaux_pl.engine.checkpoints import load_checkpoint
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.scoring import Logistic, MeanScoring, Privacy
 from tests.federations import FewDigits, assert_same, create, fit, measured, split, weights
 from tests.paper import paper_fedaux
@@ -112,7 +112,7 @@ def test_a_checkpoint_written_before_the_round_is_history(tmp_path, monkeypatch)
     saving = checkpoints(tmp_path)
     options = {"enable_checkpointing": True, "check_val_every_n_epoch": 2}
     fit(tmp_path, part, 2, callbacks=[saving], **options)
-    monkeypatch.delattr(Preparation, "_pretrain")
+    monkeypatch.delattr(H0Source, "_learn")
     rest = create(FedDF(pretrained=True))
     last = tmp_path / "last.ckpt"
     fit(tmp_path / "elsewhere", rest, 3, ckpt_path=last, check_val_every_n_epoch=2)

@@ -8,7 +8,7 @@ from fedaux_pl.algorithms import FedAvg
 from fedaux_pl.data import ViewSettings
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Pretraining
-from fedaux_pl.federation.preparation import Preparation
+from fedaux_pl.federation.pretraining import H0Source
 from fedaux_pl.models import ResNet8, create_model
 from fedaux_pl.modules import FeatureDistillation
 from tests.federations import assert_same, network, run
@@ -50,7 +50,7 @@ def test_h0_is_kept_by_the_weights_of_its_teacher(tmp_path, teacher, monkeypatch
     first = learn(tmp_path, teacher)
     assert kept(tmp_path) == 1
     elsewhere = save_teacher(tmp_path / "moved" / "teacher.safetensors", 0)
-    monkeypatch.setattr(Preparation, "_pretrain", None)  # nothing is learned
+    monkeypatch.setattr(H0Source, "_learn", None)  # nothing is learned
     assert_same(dict(learn(tmp_path, elsewhere)), dict(first))
     monkeypatch.undo()
     save_teacher(teacher, 1)  # another network in the same place

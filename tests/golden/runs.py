@@ -50,6 +50,7 @@ SILOS = (
     "model.clients={resnet8: 4}",
     "model.participation=1.0",
     "data.private=tests.golden.sources.DigitSilos",
+    "data.validation_fraction=0.1",
 )
 RUNS = {
     "quickstart": ("quickstart", *SMALL),

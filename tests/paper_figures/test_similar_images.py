@@ -3,7 +3,7 @@ import torch
 
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.federation.pretraining import create_extractor
 from fedaux_pl.runs.parser import FederationCLI
 from paper.similar_images import FindNeighborhoods, nearest, similar_images
 from tests.callbacks.test_figures import check_legible

@@ -192,11 +192,30 @@ def test_the_miniatures_share_cells():
     assert [cell.key for cell in one] == [cell.key for cell in other]
 
 
-@pytest.mark.parametrize("name", ["silos/pacs", "silos/office"])
-def test_only_the_recommendation_for_silos_was_measured_with_crop_flip(name):
-    cells = resolve(first_seed(name))
-    augmented = {
-        cell.coordinates["method"]: cell.config["model"]["local"]["augmentation"] for cell in cells
-    }
-    expected = {"FedAVG+P (silos)": "crop_flip", "FedAUX (silos)": "crop_flip"}
-    assert {method: value for method, value in augmented.items() if value} == expected
+COMPARED = ("alone", "FedAVG+P (own)", "FedAUX (statistics; own)", "recommended")
+PHOTOS = (
+    "alone (photos)",
+    "FedAVG+P (own; photos)",
+    "FedAUX (statistics; own; photos)",
+    "recommended (photos)",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "photos"), [("silos/pacs", PHOTOS), ("silos/office", PHOTOS), ("silos/digits", ())]
+)
+def test_rows_of_silos_are_compared_on_all_data_and_with_their_own_statistics(name, photos):
+    cells = {cell.coordinates["method"]: cell.config for cell in resolve(first_seed(name))}
+    augmented = [m for m, config in cells.items() if config["model"]["local"]["augmentation"]]
+    assert sorted(augmented) == sorted(photos)
+    for row in (*COMPARED, *photos):
+        config = cells[row]
+        assert config["data"]["validation_fraction"] == 0
+        is_alone = config["model"]["algorithm"]["init_args"].get("kept") == "all"
+        assert is_alone == row.startswith("alone")
+        assert config["model"]["batchnorm_statistics"] == ("running" if is_alone else "own")
+    blends = {row: cells[row]["model"]["distillation"]["blend"] for row in COMPARED}
+    assert blends["recommended"] == "vote"
+    assert blends["FedAUX (statistics; own)"] == 1
+    same = {**cells["recommended"]["model"], "distillation": None}
+    assert {**cells["FedAUX (statistics; own)"]["model"], "distillation": None} == same

@@ -2,8 +2,7 @@
 
 import torch
 
-from fedaux_pl.data import Examples, FederatedDataModule
-from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.data import Examples
 from fedaux_pl.functional import blend_states, clipped_log_likelihood
 from fedaux_pl.sites import wire
 from fedaux_pl.sites.handlers.handler import Reply
@@ -13,14 +12,21 @@ from fedaux_pl.sites.wire import Message, join_states
 
 
 class Vote:
-    """Votes by validation data of the site: the sum of max(log p(y | x), -4) for each candidate.
+    """Votes by records of the site: the sum of max(log p(y | x), -4) over them for each candidate.
 
-    They have no noise: a site whose owner does not want that does not vote.
+    The records are the validation data of the site or, if it has none, its training data. The votes
+    have no noise: a site whose owner does not want that does not vote.
+
+    Args:
+        models: Reads the models and predicts with them.
+        examples: The records.
+        kind: What they are, ``validation`` or ``training``.
     """
 
-    def __init__(self, models: ReceivedModels, examples: Examples) -> None:
+    def __init__(self, models: ReceivedModels, examples: Examples, kind: str) -> None:
         self.models = models
         self.examples = examples
+        self.kind = kind
         states = models.template
         self.template = join_states({"average": states, "distilled": states})
 
@@ -48,18 +54,7 @@ class Vote:
             votes[name] = torch.stack(sums)
         count = len(examples)
         about = (
-            f"its votes by {count} validation samples of its own: NOT private, no epsilon covers "
+            f"its votes by {count} {self.kind} samples of its own: NOT private, no epsilon covers "
             "them"
         )
         return Reply({"count": count}, wire.write_tensors(votes), about)
-
-
-def validation_examples(data: FederatedDataModule) -> Examples:
-    """Return the validation data of the site; raise a ConfigurationError if it has none."""
-    examples = data.validation_examples or data.private.validation()
-    if examples is None:
-        raise ConfigurationError(
-            "--vote needs validation data of this site: hold some out (such as "
-            "--data.validation_fraction 0.1), or give its source validation data"
-        )
-    return examples

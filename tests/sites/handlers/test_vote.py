@@ -8,7 +8,6 @@ import torch
 
 from fedaux_pl.algorithms import FedDF
 from fedaux_pl.data import Digits, FederatedDataModule
-from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Distillation
 from fedaux_pl.sites import Limits, wire
 from fedaux_pl.sites.handlers.refuse import Refuse
@@ -17,7 +16,7 @@ from fedaux_pl.sites.site_status import describe_status
 from fedaux_pl.sites.wire import Message, RefusalError
 from tests.federations import FewDigits, assert_same, create, weights
 from tests.federations import fit as fit_locally
-from tests.sites.loopback import Given, apart, fit, prepare, start_site
+from tests.sites.loopback import Given, fit, prepare
 
 OPEN = Limits(rehearsal=True, vote=True)
 MIXED = {"resnet8": 2, "shufflenet": 1}
@@ -111,11 +110,28 @@ def test_a_site_holds_out_records_of_its_own(tmp_path):
         assert not kept & {tuple(x.flatten().tolist()) for x in own.validation_examples.inputs}
 
 
-def test_a_vote_needs_data_to_vote_by(tmp_path):
-    _, site_data = apart(simulated())
-    (tmp_path / "a").mkdir()
-    with pytest.raises(ConfigurationError, match=r"--data\.validation_fraction"):
-        start_site(voted, site_data[0], tmp_path / "a", OPEN)
+def test_sites_that_hold_nothing_out_vote_by_their_training_data(tmp_path, capsys):
+    """As the clients of a simulation do."""
+
+    def without_validation():
+        data = simulated()
+        data.private.given_validation = None
+        return data
+
+    federation, data, hub = prepare(
+        tmp_path, voted, without_validation(), OPEN, rehearsal=OPEN.rehearsal
+    )
+    fit(tmp_path, federation, data, rounds=2)
+    printed = capsys.readouterr().out
+    local = voted()
+    fit_locally(tmp_path / "local", local, 2, without_validation())
+    assert_same(weights(federation), weights(local))
+    for entry, expected in zip(federation.history, local.history, strict=True):
+        assert votes_of(entry) == pytest.approx(votes_of(expected), rel=1e-5)
+    for site in hub.sites.values():
+        size = len(site.federation.data.private.train())
+        assert len(site.vote.examples) == size
+        assert f"its votes by {size} training samples of its own: NOT private" in printed
 
 
 @pytest.mark.parametrize("asked", [None, [], [0.5] * 17, [2.0], ["a"], [math.nan]])

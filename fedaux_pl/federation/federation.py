@@ -695,9 +695,10 @@ class Federation(LightningModule):
             logits: Those of the server's models, of the first of ``examples``, which are returned
                 if clients have no other models.
         """
-        is_same = list(examples.client_names) == self.data.client_names
+        is_owned = examples.clients is not None
+        is_owned = is_owned and list(examples.client_names) == self.data.client_names
         is_early = self.trainer.sanity_checking  # before the first round
-        if not self.describe_client_models() or not is_same or is_early:
+        if not self.describe_client_models() or not is_owned or is_early:
             return logits
         self._start_if_needed()
         t = int(self.metrics["round"])

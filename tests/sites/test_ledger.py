@@ -44,7 +44,7 @@ def test_entries_come_back_as_they_were_added(ledger):
     assert sorted(os.listdir(ledger.folder)) == ["000001.pt", "000002.pt", "lock"]
     assert stat.S_IMODE((ledger.folder / "000001.pt").stat().st_mode) == 0o600
     for one, other in zip(before, ledger.entries(), strict=True):
-        assert (one.key, one.state.releases) == (other.key, other.state.releases)
+        assert (one.key, one.releases) == (other.key, other.releases)
         assert torch.equal(one.heads["weight/0"], other.heads["weight/0"])
         assert all(np.array_equal(one.digests[i], other.digests[i]) for i in RECORDS)
 
@@ -78,7 +78,7 @@ def test_updates_add_their_epsilons_and_deltas(ledger):
     assert total.epsilon == total.epsilon_alone == pytest.approx(2.0, rel=1e-6)
     assert total.delta == pytest.approx(5e-5)
     one = ledger.total([RECORDS[1]], 1e-5)
-    assert (one.state.releases, one.updates, one.epsilon) == (1, 1, 0.5)
+    assert (one.releases, one.updates, one.epsilon) == (1, 1, 0.5)
     assert one.delta == pytest.approx(3e-5)
     assert total.describe().endswith(
         "(epsilon 2, delta 5e-05), including 2 model updates of version 1.0, whose guarantee fails "

@@ -72,7 +72,7 @@ def assert_equal_runs(tmp_path, federation_of, data, rounds=2):
 def pinned(method):
     """Add the pins of three sites to the options of secure sums."""
     method = copy.deepcopy(method)
-    if method.scoring is None or method.scoring.privacy.secure is None:
+    if method.release is None or method.release.scoring.privacy.secure is None:
         return method
     from fedaux_pl.sites.secure_sum import pin, signing_key  # needs an optional package
 

@@ -234,7 +234,7 @@ def test_failures_and_warnings_are_in_the_journal(plain, monkeypatch, capsys):
     monkeypatch.setattr(site, "serve", serve)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        site.run(site.federation, None)
+        site.run()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("warning: 0 of 2000 private records")
     assert len(lines) == 1001

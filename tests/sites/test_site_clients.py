@@ -182,7 +182,7 @@ def test_a_site_joins_later_and_the_absent_teach_by_memory(tmp_path, monkeypatch
             hub.away = {"site-2"} if number < 3 else {"site-0"} if number == 4 else set()
             if number == 1:
                 assert [head.client for head in fresh.heads] == [0, 1]
-                assert bool((fresh.scores["distill"][2] == 0).all())
+                assert bool((fresh.evidence.certainty["distill"][2] == 0).all())
         yield from ask(requests, timeout)
 
     monkeypatch.setattr(hub, "ask", come_and_go)
@@ -317,14 +317,6 @@ def test_noise_is_secret_unless_it_is_a_rehearsal(tmp_path):
     federation = create(copy.deepcopy(AUX))
     attach(federation, data, settings)
     assert federation.algorithm.secret_noise
-
-
-def test_sites_have_no_models_but_those_of_the_server(plain, tmp_path):
-    federation, data, _ = plain
-    fit(tmp_path, federation, data, rounds=1)
-    state = federation.students["resnet8"].state_dict()
-    assert federation.pool.at_sites
-    assert federation.pool.own_models(1, [0, 2], {"resnet8": state}) == {0: state, 2: state}
 
 
 def test_status_says_who_is_there(plain, tmp_path, capsys):

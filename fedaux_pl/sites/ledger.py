@@ -41,7 +41,7 @@ from fedaux_pl.errors import PrivacyError, counted
 from fedaux_pl.files import NameTakenError, locked, state_folder, write_atomically
 from fedaux_pl.functional.privacy import Mechanism
 from fedaux_pl.names import readable
-from fedaux_pl.scoring.release import Release, spent
+from fedaux_pl.scoring import Release, spent
 from fedaux_pl.tensor_files import parse_tensor_file
 
 Digests = npt.NDArray[np.uint64]

@@ -30,7 +30,7 @@ SUMMED = FedAUX(
 PUBLIC_MAP = PublicMap(center=torch.zeros(2).double(), unit=True, bound=1.0)
 AGREEMENT = {"format": 1, "model_options": {}, "classes": ["a", "b"], "seed": 3, "version": "2.0"}
 
-# version 0.9.0 wrote these texts; digests of other tensors and pins are put in
+# version 0.9.0 wrote these two texts, but with the digests of other tensors and other pins
 RELEASE = (
     "tests.sites.test_earlier_ledger.Ramp {} "
     "1b4ca8363e31bf665ea937be7099f1a17416f03bca09e58f5ca628dfdfb3260b 1.0 "
@@ -58,7 +58,7 @@ EVALUATION = (
     "keyed:52f540a3:6a7321f3c6f07f0842e722f5a81c3ade03733e718e0850a5b98433fbad0f6b54 "
     "99cf35d290bf67f94af1b87a0392fd7df2800e51033402a48bea5823bab815f2"
 )
-# version 0.9.0 wrote the first of these keys of a server, but with other digests
+# version 0.9.0 wrote these two keys at the server, but with other digests
 FIRST_MAP = (
     '{"data": "1d5a1c73", "h0": "b132a4fd d2dabd10", "kind": "map-tests.Ramp_x", "map": '
     '"{\\"feature_map\\": {\\"class\\": \\"Whitened\\", \\"dimensions\\": 4, \\"whitening\\": '

@@ -128,7 +128,7 @@ class RunState:
                 heads = unpack(saved["heads"], step)
                 self.releases[name] = Collected(step, saved["clients"], heads)
         for name in _CHANGED_BY_ROUNDS:
-            if name != "teachers":
+            if name != "teachers" and name in content:  # earlier minor versions may lack some
                 setattr(self, name, move_data_to_device(content[name], device))
         # divided between the processes, however many have written the checkpoint
         remembered = processes.local(sorted(content["teachers"].items()))

@@ -19,7 +19,6 @@ from fedaux_pl.benchmark import (
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation import assembly
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from tests import federations
 from tests.cli.test_cli import tiny
@@ -206,9 +205,9 @@ class PreparingRunner(StageRunner):
 
 
 def test_preparations_are_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(assembly, "create_runner", lambda trainer, _: PreparingRunner(trainer))
+    monkeypatch.setattr(run, "create_runner", lambda trainer, _: PreparingRunner(trainer))
     federation, _ = measured(tmp_path, FedDF(), rounds=2)
-    seconds = federation.federation.once
+    seconds = federation.once
     assert list(seconds) == ["first step"]
     assert len(seconds["first step"]) == 4  # clients and student in two rounds
     assert min(seconds["first step"]) >= 0.01

@@ -19,6 +19,7 @@ from fedaux_pl.benchmark import (
 from fedaux_pl.cli.entry import main
 from fedaux_pl.engine import StageRunner
 from fedaux_pl.errors import ConfigurationError
+from fedaux_pl.federation import run
 from fedaux_pl.federation.settings import Distillation, LocalTraining, Pretraining
 from tests import federations
 from tests.cli.test_cli import tiny

@@ -1,7 +1,9 @@
 """The pages do not promise what does not exist: Python blocks, configs and paths that they name."""
 
+import csv
 import dataclasses
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,28 @@ def test_every_figure_stands_on_a_page():
             shown.add((page.parent / image).resolve())
     figures = [*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")]
     assert shown == {figure.resolve() for figure in figures}
+
+
+def test_the_tables_of_silos_are_those_of_the_runs():
+    """Means and standard deviations over the seeds, of each row of both pages."""
+    with open(ROOT / "docs/results/data/silos.csv", encoding="utf-8", newline="") as file:
+        runs = list(csv.DictReader(file))
+    results = (ROOT / "docs/silo_results.md").read_text()
+    overview = (ROOT / "docs/silos.md").read_text()
+    silos = {
+        "digits": ["plain", "inverted", "dark", "noisy"],
+        "pacs": ["art_painting", "cartoon", "photo", "sketch"],
+        "office": ["amazon", "caltech10", "dslr", "webcam"],
+    }
+    for name, method in {(run["set"], run["method"]) for run in runs}:
+        same = [run for run in runs if (run["set"], run["method"]) == (name, method)]
+        assert sorted(run["seed"] for run in same) == ["0", "1", "2"]
+        cells = []
+        for column in ("mean", "worst", *silos[name]):
+            values = [float(run[column]) for run in same]
+            cells.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
+        assert f"\n| {method} | {' | '.join(cells)} |\n" in results, (name, method)
+        assert cells[0] in overview, (name, method)
 
 
 def test_every_extra_is_installed_from_a_clone():

@@ -43,12 +43,13 @@ class Setting:
 
     def __init__(self, federation: Any, negatives: int, classes: int) -> None:
         self.federation, self.negatives, self.classes = federation, negatives, classes
-        self.scoring = federation.algorithm.release.scoring
-        if self.scoring is None or len(federation.clients) > 1:
+        release = federation.algorithm.release
+        if release is None or len(federation.clients) > 1:
             raise ConfigurationError(
                 "the method must have scores, such as FedAUX, and one architecture, but is "
                 f"{federation.algorithm.name} with {', '.join(federation.clients)}"
             )
+        self.scoring = release.scoring
         [self.architecture] = federation.clients
         self.clients = len(federation.architectures)  # n
         self.selected = len(federation.select_clients(1))  # C n

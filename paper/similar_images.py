@@ -27,7 +27,7 @@ from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.report import publish
 from fedaux_pl.engine.inference import predict_features
 from fedaux_pl.errors import ConfigurationError
-from fedaux_pl.federation.preparation import create_extractor
+from fedaux_pl.federation.pretraining import create_extractor
 from fedaux_pl.reports.figures import FigureItem
 from fedaux_pl.reports.formats import TableItem
 from fedaux_pl.runs.parser import FederationCLI
@@ -129,7 +129,7 @@ def similar_images(args: list[str], clients: tuple[int, ...]) -> list[FigureItem
     """
     cli = FederationCLI("report", [*args, *QUIET])
     algorithm = cli.model.algorithm
-    if algorithm.release.scoring is None or algorithm.secret_noise:
+    if algorithm.release is None or algorithm.secret_noise:
         raise ConfigurationError(
             "the method must have scores and privacy.secret must be false, but got "
             f"{algorithm.name} with privacy.secret {algorithm.secret_noise}: this figure shows "

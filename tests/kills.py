@@ -25,7 +25,10 @@ from fedaux_pl.callbacks.report import FederationReport
 from fedaux_pl.cli.entry import main
 from fedaux_pl.data import cache
 from fedaux_pl.engine.checkpoints import AtomicCheckpointIO, find_last, load_checkpoint
-from fedaux_pl.federation import Federation, preparation
+from fedaux_pl.federation import Federation
+from fedaux_pl.federation import cache as results
+from fedaux_pl.federation.pretraining import H0Source
+from fedaux_pl.federation.releases import ReleaseCollector
 from fedaux_pl.files import SCRATCH
 from fedaux_pl.runs.run_folder import RunFolder
 
@@ -49,9 +52,9 @@ KINDS = ("fit", "pretrain")
 # What a process does, by the function that does it; "start" and "between" are all other moments.
 STAGES = {
     "claiming the folder": (RunFolder, "on_fit_start"),
-    "pre-training": (preparation.Preparation, "pretrain"),
-    "releasing heads": (preparation.Preparation, "release_heads"),
-    "writing the cache": (preparation, "save_cached"),
+    "pre-training": (H0Source, "h0"),
+    "releasing heads": (ReleaseCollector, "_ask"),
+    "writing the cache": (results, "save_cached"),
     "figures": (FederationReport, "on_federation_prepared"),
     "round": (Federation, "training_step"),
     "writing the report": (FederationReport, "on_round_end"),

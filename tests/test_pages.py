@@ -227,10 +227,11 @@ def test_the_api_pages_document_fields_and_type_aliases(monkeypatch):
     griffe = pytest.importorskip("griffe")
     monkeypatch.chdir(ROOT)
     extensions = griffe.load_extensions("tools/field_comments.py")
-    base = griffe.load("fedaux_pl.algorithms.base", extensions=extensions)
-    assert base["Update.payload"].docstring.value.startswith("what it sends besides")
-    assert base["Update.size"].docstring.value == "|D_i|."
-    assert "server step" in base["ServerState"].docstring.value
+    updates = griffe.load("fedaux_pl.algorithms.updates", extensions=extensions)
+    assert updates["Update.payload"].docstring.value.startswith("what it sends besides")
+    assert updates["Update.size"].docstring.value == "|D_i|."
+    aggregate = griffe.load("fedaux_pl.algorithms.aggregate", extensions=extensions)
+    assert "server step" in aggregate["ServerState"].docstring.value
 
 
 def test_the_api_pages_document_every_name_of_the_top_level():

@@ -1,7 +1,7 @@
 """The interface of a method of federated learning."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -42,8 +42,9 @@ class Algorithm:
       than their models (SCAFFOLD),
     - ``check`` refuses options that the method cannot use.
 
-    A method never modifies a tensor that it is given, because a failed round is undone. Every
-    imported subclass can be chosen by its name on the command line.
+    A method with a release has the option ``privacy``, and ``scoring`` or its parts. No method
+    modifies a tensor that it is given, because a failed round is undone. Every imported subclass
+    can be chosen by its name on the command line.
 
     Examples:
         >>> Algorithm().needs_auxiliary
@@ -90,7 +91,8 @@ class Algorithm:
         plain: dict[str, Any] = {"method": type(self).__name__, "pretrained": self.pretrained}
         if self.release is not None:
             plain |= self.release.scoring.settings()
-        for option in fields(self):  # type: ignore[arg-type]  # methods are dataclasses
+        options = fields(self) if is_dataclass(self) else ()
+        for option in options:
             if option.name not in ("scoring", "privacy"):  # the settings of the release
                 plain[option.name] = getattr(self, option.name)
         return plain
@@ -169,6 +171,8 @@ class Algorithm:
 
     def new_model(self, theta: State, average: State, distilled: State) -> State:
         """Return the model that a distillation ends with, of one architecture.
+
+        ``distillation.blend`` then chooses between the average and this model.
 
         Args:
             theta: The server's model before the round.

@@ -21,10 +21,11 @@ from fedaux_pl.scoring import (
 
 @dataclass(frozen=True)
 class Released:
-    """What the server has received from the clients so far, and public data to score.
+    """What the server has received from the clients so far, and the data that it scores.
 
-    ``parts`` holds h_0(x), shape (N, d), of D_distill (``distill``) and of the evaluated data
-    (``evaluation``), by part and architecture.
+    It scores D_distill, whose samples the teachers label, and the evaluated data, but these only to
+    measure the teachers. ``parts`` holds h_0(x), shape (N, d), by part and architecture; the parts
+    are D_distill (``distill``) and the evaluated data (``evaluation``).
     """
 
     plan: Plan  # the steps in which the clients release
@@ -58,6 +59,9 @@ class Released:
 @dataclass(frozen=True)
 class Evidence:
     """What the server has computed from the releases, by part of the data.
+
+    FedAUX fills the certainty, with class statistics the class probabilities as well. FedClassMeans
+    and FedCOF fill the class probabilities and the classifiers, FedAUXfdp only the probabilities.
 
     Examples:
         >>> Evidence().is_empty

@@ -18,12 +18,14 @@ from fedaux_pl.scoring import ClassStatistics, MeanScoring, Privacy, ScoringReci
 class FedAUX(FedDF):
     """Distills the average from the clients' logits weighted by their certainty, A_s (eq. 3).
 
+    The defaults differ from the paper, whose method is
+    ``FedAUX(scoring=PaperScoring(variant="literal"), privacy=Privacy(mechanism="classical"),
+    remember=False)``; ``literal`` follows its text, which is not private.
+
     Before the first round every client summarizes the features h_0 of its data in one vector, and
     releases it once, with noise. If the noise is secret, the release is (epsilon, delta)-private.
     The server computes the certainty scores from it. The guarantee does not cover the models that
-    clients send in every round. The paper's method is
-    ``FedAUX(scoring=PaperScoring(variant="literal"), privacy=Privacy(mechanism="classical"),
-    remember=False)``.
+    clients send in every round.
 
     Args:
         scoring: What a client releases, and how the server scores with it. ``MeanScoring``: the

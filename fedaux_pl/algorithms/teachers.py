@@ -12,7 +12,7 @@ from fedaux_pl.functional import pack_logits, unpack_logits
 from fedaux_pl.functional.averaging import State
 from fedaux_pl.processes import Processes
 
-_LEAST = 1e-6  # the smallest probability of which a logarithm is taken
+_SMALLEST_PROBABILITY = 1e-6  # of which a logarithm is taken
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,9 @@ class Teacher:
 @dataclass(frozen=True)
 class Teachers:
     """The teachers of a round, one after another; ``for teacher in teachers`` iterates over them.
+
+    Iterating predicts with each model, and keeps the logits of clients for rounds in which they are
+    absent.
 
     First come the members of the round, then the remembered clients that are absent, and last, with
     class statistics, the classifier that the server has made of them. All processes see the same
@@ -165,7 +168,7 @@ class Teachers:
             return
         does_not_teach = torch.ones(len(self.certainty), device=self.certainty.device)
         does_not_teach[[*self._present(), *self._absent()]] = 0
-        logits = self.class_probabilities.clamp(min=_LEAST).log()
+        logits = self.class_probabilities.clamp(min=_SMALLEST_PROBABILITY).log()
         yield Teacher(logits, does_not_teach @ self.certainty)
 
     def _present(self) -> list[int]:

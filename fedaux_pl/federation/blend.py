@@ -2,7 +2,7 @@
 
     theta(lambda) = theta_avg + lambda (theta_dist - theta_avg)
 
-The paper's lambda is 1.
+The paper has no lambda: its new model is the distilled one, lambda = 1.
 """
 
 from collections.abc import Mapping

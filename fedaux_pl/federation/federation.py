@@ -73,7 +73,7 @@ from fedaux_pl.processes import choose_threads
 from fedaux_pl.scoring import Guarantee, Plan, PublicNumbers, ReleasedHead, check_sums
 
 _OF_CLASSES_AND_CLIENTS = ("class_accuracy/", "client_", "mean_client/", "worst_client/")
-"""Prefixes of per-class and per-client metrics, and of their mean and worst."""
+"""Prefixes of per-class metrics, of per-client metrics, and of their mean and worst."""
 
 
 class Federation(LightningModule):
@@ -193,6 +193,11 @@ class Federation(LightningModule):
         self.start()
         self.announce_duration()
         self.prepare()
+        self.round_log.prepared = preparation_traffic(
+            self.run, self.h0, self.state.releases.values(), dict(self.students.items())
+        )
+        for callback in federation_callbacks(self.trainer):
+            callback.on_federation_prepared(self.trainer, self)
 
     def prepare(self) -> None:
         """Algorithm 1: learn h_0, let every client release, compute certainty scores.
@@ -200,12 +205,7 @@ class Federation(LightningModule):
         A resumed run has h_0 and the releases from its checkpoint.
         """
         self.learn_h0()  # h_0^P <- train_self_supervised(h^P, D_aux)
-        self.collect_evidence()  # w_i of every client, noisy; s_i(x) for x in D_distill
-        self.round_log.prepared = preparation_traffic(
-            self.run, self.h0, self.state.releases.values(), dict(self.students.items())
-        )
-        for callback in federation_callbacks(self.trainer):
-            callback.on_federation_prepared(self.trainer, self)
+        self.collect_evidence()  # w_i + noise of every client i; s_i(x) for x in D_distill
 
     def learn_h0(self) -> None:
         """Learn or read h_0, unless the method needs none or a checkpoint has it."""
@@ -219,18 +219,19 @@ class Federation(LightningModule):
     def collect_evidence(self) -> None:
         """Ask every client that has not released yet, and compute evidence from all releases.
 
-        In a simulation all clients release before the first round. Real sites may do so later.
+        In a simulation all clients release before the first round. Real sites may do so later. A
+        resumed run has the releases from its checkpoint, but no evidence yet.
         """
-        if self.collector is None:
+        if self.collector is None:  # the method needs no release
             return
         if self.collector.is_complete(self.state.releases) and not self.evidence.is_empty:
             return
-        is_first = not self.heads
+        nobody_has_released = not self.heads
         h0 = self.extractors()
         released = self.collector.collect(self.pool, self.state.releases, h0)  # w_i, noisy
         self.evidence = self.collector.release.evidence(released)  # s_i(x), p(c | x)
         self.server.keep_features(released.parts)
-        if is_first and self.evidence.class_probabilities:  # later, heads have been trained
+        if nobody_has_released and self.evidence.class_probabilities:
             start_heads(self.students, self.evidence, released, self.processes)
 
     def extractors(self) -> dict[str, nn.Module]:
@@ -242,9 +243,9 @@ class Federation(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Algorithm 2: run one communication round.
 
-        If the round fails, the students and the state of the run are restored. Several processes
-        share the clients, the teachers and the students; what follows is the same in all of them,
-        except ``updates``, which are those of a process's own clients.
+        If the round fails, the students and all that a round changes are restored. If several
+        processes share the clients, each trains its own, whose models are ``updates``. All other
+        values below are equal in all processes. The ``batch`` is empty: clients hold the data.
         """
         t = self.current_epoch + 1
         log = self.round_log
@@ -262,15 +263,14 @@ class Federation(LightningModule):
                 averages = self.server.average(theta, updates, answers)
                 models = self.server.collect_round(t, updates, answers, averages)
                 log.add(loss_metrics(answers))
-            students: Mapping[str, State] = averages
+            new_models: Mapping[str, State] = averages
             if self.algorithm.distills:
                 with log.stage("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
                     soft_labels = self.server.soft_labels(models, self.evidence)
-                with log.stage("distillation"):  # theta_dist minimizes D_KL(y, softmax(f(x)))
+                with log.stage("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(t, theta, averages, soft_labels)
-                    # theta^P <- theta_avg + lambda (theta_dist - theta_avg); paper: lambda = 1
-                    blended = self.blender.blend(t, averages, distilled)
-                    students = blended.models
+                    blended = self.blender.blend(t, averages, distilled)  # paper: distilled
+                    new_models = blended.models
                 log.add({**losses, **blended.metrics})
             if self.is_measured(t):
                 with log.stage("evaluation"):
@@ -278,7 +278,7 @@ class Federation(LightningModule):
                 log.add({f"{self.evaluation_prefix}{k}": v for k, v in measured.items()})
             dropped = self.server.forget_teachers(models)
             log.finish(updates, payloads, self.server.memory, dropped)
-            for name, state in students.items():
+            for name, state in new_models.items():
                 self.students[name].load_state_dict(state)
         count_round(self.trainer)
 
@@ -311,8 +311,8 @@ class Federation(LightningModule):
     def setup(self, stage: str) -> None:
         """Check the options against the data, plan the releases and create the students.
 
-        A fit from round 0 begins a new run; a federation of ``load_from_checkpoint`` keeps its
-        students. Lightning loads a checkpoint to resume afterwards.
+        A fit from round 0 begins a new run. A federation of ``load_from_checkpoint`` keeps its
+        students. When a run is resumed, Lightning loads the checkpoint after this hook.
         """
         is_fit = stage == "fit"
         self.processes = processes_of(self.trainer)
@@ -323,7 +323,7 @@ class Federation(LightningModule):
             self.remote.check(self.trainer)
         checks.check_run(self.trainer, self.data, arguments, self.monitored_metrics, is_fit)
         if self.loaded_from is not None:
-            self.train()
+            self.train()  # load_from_checkpoint has left it in evaluation mode
         elif is_fit and self.current_epoch == 0:
             self._forget()
             self.students.clear()
@@ -376,6 +376,7 @@ class Federation(LightningModule):
             self.students, len(self.classes), self.trained, self.reads_features
         )
         clients = create_clients(self.run, self.state, students, self.algorithm, self.local)
+        # shared, to save memory: whoever uses a network loads its weights first
         networks = {name: module.model for name, module in clients.modules.items()}
         self.pool = clients if self.remote is None else self.remote.create_pool(clients)
         self.server = create_server(
@@ -541,7 +542,11 @@ class Federation(LightningModule):
 
     @property
     def may_show_classes(self) -> bool:
-        """Whether metrics by class and client are shown: not of private data with secret noise."""
+        """Whether metrics by class and client are shown.
+
+        With secret noise they are not shown of data that clients hold out, because they would
+        reveal more about private records than the noise hides.
+        """
         return not (self.algorithm.secret_noise and self.has_held_out_data)
 
     def client_labels(self, names: Sequence[str]) -> list[str]:

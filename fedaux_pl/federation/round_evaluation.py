@@ -5,7 +5,7 @@ from torch import Tensor
 from fedaux_pl.algorithms import Evidence, Round
 from fedaux_pl.federation.server import Server
 
-_LEAST = 1e-12  # the smallest sum of scores that is divided by, because a client's score can be 0
+_SMALLEST_SUM = 1e-12  # of scores that is divided by, because a client's score can be 0
 
 
 def evaluate_round(server: Server, models: Round, evidence: Evidence) -> dict[str, float]:
@@ -58,7 +58,7 @@ def _effective_teachers(server: Server, models: Round, evidence: Evidence) -> fl
     memory = server.memory
     absent = [] if memory is None else memory.absent("distill", models.clients)
     scores = evidence.certainty["distill"][[*models.clients, *absent]]
-    weights = scores / scores.sum(dim=0).clamp(min=_LEAST)
+    weights = scores / scores.sum(dim=0).clamp(min=_SMALLEST_SUM)
     return float((1 / weights.square().sum(dim=0)).mean())
 
 

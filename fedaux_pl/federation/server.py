@@ -95,7 +95,13 @@ class Server:
                 fraction=sum(answer.size for answer in members) / samples[name],
                 state=states.get(name, {}),
             )
-            parameters, states[name] = self.algorithm.server_step(aggregate)
+            step = self.algorithm.server_step(aggregate)
+            if not isinstance(step, tuple) or len(step) != 2:
+                raise TypeError(
+                    f"{type(self.algorithm).__name__}.server_step must return two dictionaries: "
+                    "the new parameters, and what it keeps for the next step"
+                )
+            parameters, states[name] = step
             averages[name] = {**average, **parameters}
             if parameters is aggregate.average:  # no step of its own: the average is checked
                 continue
@@ -144,7 +150,9 @@ class Server:
         return self.run.runner.predict(model, state, self.inputs(part))
 
     def keep_features(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep h_0(x) for the rounds, if they would compute the same.
+        """Keep h_0(x) for the rounds, in which h_0 stays and would be computed again.
+
+        This holds if only heads are trained, in 32-bit precision.
 
         Args:
             parts: h_0(x) by part of the data and architecture, in 32-bit precision.
@@ -209,7 +217,7 @@ class Server:
         if bool(soft_labels.isnan().any()):
             raise FloatingPointError(
                 f"the clients' predictions hold NaN or infinity in round {models.number}: lower "
-                "local.lr (--model.local.lr)"
+                "local.lr (--model.local.lr), or check the weights of teachers in a method of yours"
             )
         return soft_labels
 

@@ -57,7 +57,11 @@ class RunState:
 
     @contextmanager
     def transaction(self, students: nn.Module) -> Iterator[None]:
-        """Run a round: if the block raises, restore the students and what rounds change."""
+        """Run a round: if the block raises, restore the students and what rounds change.
+
+        What the round began with is kept until ``finish_round``, because a checkpoint that a signal
+        writes before then must repeat the round.
+        """
         start = RoundStart(
             weights=copy_state(students),
             entries={name: copy.copy(getattr(self, name)) for name in _CHANGED_BY_ROUNDS},

@@ -42,7 +42,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
     Examples:
         >>> from fedaux_pl import FedClassMeans
         >>> numbers = PublicNumbers({"resnet8": [2500] * 20}, classes=10)
-        >>> steps = plan(FedClassMeans().scoring, numbers)
+        >>> steps = plan(FedClassMeans().release.scoring, numbers)
         >>> steps["statistics"].scoring.feature_map
         Whitened(dimensions=64, whitening=0.5)
     """

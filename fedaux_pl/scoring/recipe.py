@@ -20,7 +20,7 @@ class ScoringRecipe(ABC):
         ... class CenteredMean(ScoringRecipe):
         ...     def create(self, privacy):
         ...         return Scoring(Mean(), Centered(), privacy=privacy)
-        >>> FedAUX(scoring=CenteredMean()).scoring.feature_map
+        >>> FedAUX(scoring=CenteredMean()).release.scoring.feature_map
         Centered()
     """
 

@@ -17,8 +17,10 @@ from fedaux_pl.scoring.scorers import Scorer, SummableScorer
 from fedaux_pl.scoring.scoring import Scoring
 
 MOST_NOISE_OF_SUMS = 1 + 1e-3
-"""How many times the noise that it needs a secure sum may have, because its rows are rounded to
-integers."""
+"""The largest allowed ratio of a secure sum's noise to the noise that it needs.
+
+It exceeds 1 because the rows of a secure sum are rounded to integers.
+"""
 _ROUNDING = 1e-9
 
 

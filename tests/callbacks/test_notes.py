@@ -96,7 +96,9 @@ def federation_of(rounds, key="certainty/effective_teachers"):
         clients={"resnet8": 2},
         architectures=["resnet8"] * 2,
         heads=[],
-        algorithm=SimpleNamespace(secret_noise=False, scoring=paper_scoring()),
+        algorithm=SimpleNamespace(
+            secret_noise=False, release=SimpleNamespace(scoring=paper_scoring())
+        ),
         data=SimpleNamespace(
             class_counts=lambda: np.eye(2, dtype=np.int64),
             classes="ab",

@@ -54,7 +54,7 @@ def test_the_card_leads_with_what_fit_measured_on_test_data(validated, tmp_path)
     test = json.loads((validated / "summary.json").read_text())["test"]
     text = card(tmp_path, validated)
     checkpoint = torch.load(validated / "checkpoints" / "best.ckpt", weights_only=True)
-    measured = checkpoint["federation"]["round"]["val/accuracy"]
+    measured = checkpoint["federation"]["metrics"]["val/accuracy"]
     rows = [line for line in text.splitlines() if "accuracy |" in line]
     assert rows == [
         f"| test accuracy | {test['accuracy']:.2%} on the test data of FewWards |",

@@ -83,7 +83,7 @@ def of_object(cli, path):
         if rest[1] == "privacy":
             return getattr(cli.model.algorithm.release.scoring.privacy, rest[2])
         if rest[1] == "scoring":
-            recipe = cli.model.algorithm.arguments()["scoring"]
+            recipe = cli.model.algorithm.scoring
             return getattr(recipe, rest[3]) if len(rest) == 4 else type(recipe).__name__
         if rest[1] in ("dimensions", "whitening"):
             return settings["feature_map"][rest[1]]
@@ -204,7 +204,7 @@ def test_the_base_is_the_papers_setting(created):
     model = cli.model
     assert cli.config.trainer.max_epochs == 100
     assert (model.clients, model.participation, model.trained) == ({"resnet8": 20}, 0.4, "full")
-    assert model.algorithm.scoring.privacy == Privacy(epsilon=0.1, delta=1e-5)
+    assert model.algorithm.release.scoring.privacy == Privacy(epsilon=0.1, delta=1e-5)
     for stage, epochs, batch_size, lr in (
         (model.local, 1, 32, 1e-3),
         (model.distillation, 1, 128, 5e-5),
@@ -218,7 +218,7 @@ def test_the_base_is_the_papers_setting(created):
 def test_another_method_keeps_nothing_of_the_scoring(created):
     cli = created(*layered("scoring/authors", "methods/feddf_p"))
     assert cli.model.algorithm.settings() == FedDF(pretrained=True).settings()
-    assert cli.model.algorithm.release.scoring is None
+    assert cli.model.algorithm.release is None
     cli = created(*layered("methods/fedbe_p", "methods/feddf"))
     assert cli.model.algorithm.settings() == FedDF().settings()
     back = created(*layered("scoring/authors", "methods/feddf", "methods/fedaux"))
@@ -235,7 +235,7 @@ def test_scorings_are_those_of_text_and_code(created):
     def scoring(*names, more=()):
         found = created(*layered(*names), more=more).model.algorithm
         assert not found.remember
-        return found.scoring
+        return found.release.scoring
 
     assert scoring("scoring/authors") == authors
     assert scoring("scoring/paper") == paper_scoring()
@@ -256,9 +256,10 @@ def test_scorings_are_those_of_text_and_code(created):
 
 def test_fedaux_is_private_and_remembers_unless_told_otherwise(created):
     default = created(BASE).model.algorithm
-    assert (default.name, default.scoring.flaw) == ("FedAUX with memory", "")
+    assert (default.name, default.release.scoring.flaw) == ("FedAUX with memory", "")
     assert default.settings() == FedAUX().settings()
-    assert (default.scoring.privacy.epsilon, default.scoring.privacy.delta) == (0.1, 1e-5)
+    privacy = default.release.scoring.privacy
+    assert (privacy.epsilon, privacy.delta) == (0.1, 1e-5)
     for below in ("methods/feddf_p", "scoring/authors", "scoring/paper_literal"):
         again = created(*layered(below, "methods/fedaux")).model.algorithm
         assert again.settings() == default.settings()
@@ -347,7 +348,7 @@ def test_text_is_as_in_the_papers_appendix(name, created):
     model = cli.model
     assert cli.config.trainer.max_epochs == 20
     assert (model.clients, model.participation) == ({"tinybert": 10}, 1.0)
-    assert model.algorithm.scoring == paper_scoring(scorer=Logistic(regularization=0.01))
+    assert model.algorithm.release.scoring == paper_scoring(scorer=Logistic(regularization=0.01))
     for stage in (model.local, model.distillation):
         assert (stage.epochs, stage.batch_size, stage.optimizer, stage.lr) == (1, 32, "adam", 1e-5)
     assert model.pretraining.epochs == 0  # h_0 is the published TinyBERT

@@ -68,7 +68,7 @@ def test_a_reloaded_export_predicts_the_same_bit_for_bit(run, images, tmp_path):
 def test_the_card_says_what_clients_send_by_the_method_alone(run):
     """Not by metrics, which a checkpoint may lack."""
     federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
-    federation |= {"history": [], "round": {}}
+    federation |= {"history": [], "metrics": {}}
     assert "one release" not in model_card(federation, [], "last.ckpt")
     federation["settings"]["algorithm"] = FedClassMeans().settings()
     card = model_card(federation, [], "last.ckpt")
@@ -121,7 +121,7 @@ def test_the_model_card(run, tmp_path):
     export([str(run), f"--output={tmp_path}"])
     card = (tmp_path / "README.md").read_text()
     federation = load_checkpoint(run / "checkpoints" / "last.ckpt")["federation"]
-    accuracy = federation["round"]["accuracy"]
+    accuracy = federation["metrics"]["accuracy"]
     for text in (
         "# FedAUX on FewDigits",
         "| method | FedAUX, 2 rounds |",
@@ -155,7 +155,7 @@ def test_a_run_is_the_checkpoint_that_fit_tested(run, images, tmp_path, capsys, 
     best = torch.load(last, weights_only=True)
     for weight in best["state_dict"].values():
         weight.copy_(weight * 2)
-    best["federation"] |= {"history": [{"round": 7, "val/accuracy": 0.5}], "round": {}}
+    best["federation"] |= {"history": [{"round": 7, "val/accuracy": 0.5}], "metrics": {}}
     shutil.copy(last, tmp_path)
     torch.save(best, tmp_path / "best.ckpt")
     path = chosen if chosen == "last" else str(tmp_path / chosen)

@@ -100,7 +100,7 @@ def test_a_failed_write_in_the_background_is_reported(tmp_path, monkeypatch, end
 
 def checkpoint(**changed):
     """The content of a small checkpoint, with other entries of the federation."""
-    names = ("round", "h0", "site_sizes", "releases", "memory", "client_states")
+    names = ("metrics", "h0", "site_sizes", "releases", "teachers", "client_states")
     federation = {
         "format": FORMAT,
         "settings": {"clients": {}, "model_options": {}, "threads": 1},

@@ -158,7 +158,10 @@ def test_a_resumed_run_refuses_another_h0(tmp_path):
         if seed == 0:
             fit(tmp_path, resumed, 2, ckpt_path=tmp_path / "last.ckpt")
         else:
-            with pytest.raises(ConfigurationError, match="already has an h_0 for resnet8, and a resumed run keeps it"):
+            with pytest.raises(
+                ConfigurationError,
+                match="already has an h_0 for resnet8, and a resumed run keeps it",
+            ):
                 fit(tmp_path, resumed, 2, ckpt_path=tmp_path / "last.ckpt")
 
 

@@ -83,7 +83,7 @@ def test_recorded_settings_are_plain_values_and_keep_their_names():
     parts = "{'scorer': {'class': 'Mean'}, 'feature_map': {'class': 'Whitened', 'dimensions': 128, "
     parts += "'whitening': 0.75}, 'norm_bound': 'unit', 'epsilon': 0.1, 'delta': 1e-05, "
     parts += "'mechanism': 'analytic', 'version': 1}"
-    whitened = FedAUX(scoring=MeanScoring(128, 0.75)).scoring
+    whitened = FedAUX(scoring=MeanScoring(128, 0.75)).release.scoring
     assert str(whitened.release_settings()) == parts
     for method in (FedAUX, FedAUXfdp, FedClassMeans):
         settings = method(privacy=Privacy(2.0, 1e-6, secret=True)).settings()

@@ -65,7 +65,7 @@ SUM = "0.361 for the scores + 0.361 for the head = 0.721 at the same delta)"
     ],
 )
 def test_all_that_leaves_a_client(options, seed, says):
-    scoring = FedAUXfdp(**options).scoring
+    scoring = FedAUXfdp(**options).release.scoring
     own = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
     public, labels = scoring.fit_map(own, own), torch.eye(3)[torch.arange(20) % 3]
     [first, last] = describe_all(

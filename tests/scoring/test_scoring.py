@@ -144,7 +144,7 @@ def test_the_mean_does_not_use_the_negatives():
 
 
 def test_the_defaults_of_the_parts_are_those_of_fedaux():
-    parts = FedAUX().scoring
+    parts = FedAUX().release.scoring
     assert (parts.scorer, parts.feature_map) == (Mean(), Whitened())
     assert (parts.calibration, parts.privacy) == (Standardized(), Privacy())
 

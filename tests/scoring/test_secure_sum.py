@@ -35,7 +35,7 @@ LABELS = torch.eye(CLASSES)[torch.arange(30) % CLASSES]
 
 def secure(summands=3, scorer=None, share=1.0, epsilon=EPSILON, **options):
     privacy = Privacy(epsilon, DELTA, secure=SecureSums(**options))
-    scoring = FedClassMeans(privacy=privacy).scoring
+    scoring = FedClassMeans(privacy=privacy).release.scoring
     scoring = replace(scoring, scorer=scorer or ClassStatistics())
     return SecureSum(Step(scoring, share=share, summed=True), K, CLASSES, summands)
 

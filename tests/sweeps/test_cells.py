@@ -98,7 +98,7 @@ def test_values_that_a_run_refuses_are_found_when_objects_are_created(args, mess
 
 def test_objects_of_cells_that_differ_in_the_seed_are_created_once(monkeypatch):
     created = []
-    monkeypatch.setattr(Federation, "_begin", lambda federation: created.append(federation.seed))
+    monkeypatch.setattr(Federation, "_forget", lambda federation: created.append(federation.seed))
     cells = [cell(), cell("--seed_everything", "1"), cell("--data.alpha", "1")]
     resolve([*cells, cell("--data.alpha", "1", "--seed_everything", "2")], check=True)
     assert created == [0, 0]

@@ -62,12 +62,12 @@ def create(args):
 
 def settings_text(method):
     """The settings of a method's scoring, in the order of version 1.0; None without scoring."""
-    if method.scoring is None:
+    if method.release is None:
         return None
-    settings = method.scoring.settings()
+    settings = method.release.scoring.settings()
     secret = settings.pop("secret_noise")
     # an option in version 1.0, without a meaning where the server does not score with the vectors
-    settings["shrink"] = type(method) is FedAUX and method.scoring.calibration.shrinks
+    settings["shrink"] = type(method) is FedAUX and method.release.scoring.calibration.shrinks
     return f"{type(method).__name__} {settings | {'secret_noise': secret}}"
 
 

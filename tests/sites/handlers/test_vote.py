@@ -130,7 +130,7 @@ def test_sites_that_hold_nothing_out_vote_by_their_training_data(tmp_path, capsy
         assert votes_of(entry) == pytest.approx(votes_of(expected), rel=1e-5)
     for site in hub.sites.values():
         size = len(site.federation.data.private.train())
-        assert len(site.vote.examples) == size
+        assert len(site.handlers["vote"].examples) == size
         assert f"its votes by {size} training samples of its own: NOT private" in printed
 
 

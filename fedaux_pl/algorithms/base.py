@@ -40,7 +40,8 @@ class Algorithm:
       parameters that stay on the client (FedBN),
     - ``server_payload``, ``correction`` and ``client_payload`` let server and clients send more
       than their models (SCAFFOLD),
-    - ``check`` refuses options that the method cannot use.
+    - ``check`` refuses options that the method cannot use; with a release, call the check of the
+      parent as well.
 
     A method with a release has the option ``privacy``, and ``scoring`` or its parts. No method
     modifies a tensor that it is given, because a failed round is undone. Every imported subclass
@@ -160,7 +161,7 @@ class Algorithm:
         return aggregate.average, {}
 
     def members(self, models: Round) -> Sequence[Member]:
-        """Return the models that teach: those of the round's clients."""
+        """Return the models that teach, chosen from those of the round: by default the clients'."""
         return models.client_members()
 
     def soft_labels(self, teachers: Teachers) -> Tensor:

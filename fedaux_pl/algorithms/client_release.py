@@ -1,4 +1,10 @@
-"""What the clients of a method release before the first round, and what the server makes of it."""
+"""What the clients of a method release before the first round, and what the server makes of it.
+
+A ``ClientRelease`` plans the ``Step``s of a method. In a step every client sends a
+``ReleasedHead``: a vector w_i with noise. ``Collected`` holds those of one step, and ``Released``
+those of all steps with the server's features. From it the server computes the ``Evidence``, s_i(x)
+and p(c | x), by which teachers are weighted.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -70,8 +76,8 @@ class Evidence:
 
     certainty: Mapping[str, Tensor] = field(default_factory=dict)  # s_i(x) of all clients, (n, N)
     class_probabilities: Mapping[str, Tensor] = field(default_factory=dict)  # p(c | x), (N, C)
-    # linear classifiers of rows, by architecture, at which students start; students of other
-    # architectures start from a regression on the class probabilities
+    # linear classifiers of rows (features after the feature map), by architecture, at which
+    # students start; those of other architectures start from a regression on the probabilities
     classifiers: Mapping[str, LinearClassifier] = field(default_factory=dict)
 
     @property

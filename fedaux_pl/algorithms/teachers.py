@@ -56,7 +56,10 @@ class Round:
         return [merged[client] for client in self.clients]
 
     def divide(self, members: Sequence[Member]) -> list[Member]:
-        """Divide members, which every process holds, so that each process predicts with a part."""
+        """Divide members whose weights every process holds.
+
+        One process keeps the weights of a member and predicts with it; the others get None.
+        """
         mine = self.processes.local(range(len(members)))
         return [
             member if index in mine else replace(member, state=None)

@@ -4,6 +4,9 @@ One epoch of the Trainer is one communication round. Every seed is derived from 
 round, the client and the stage, so that the result does not depend on interruptions, on the order
 of clients or on the number of processes. The server's models are replaced at the end of a round:
 an interrupted run resumes after its last finished round.
+
+Lightning calls ``setup``, ``on_load_checkpoint`` (of a resumed run), ``on_fit_start`` (Algorithm
+1), and in every round ``training_step`` (Algorithm 2), the validation and ``on_train_epoch_end``.
 """
 
 import copy
@@ -46,7 +49,11 @@ from fedaux_pl.federation.guarantees import (
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.personal import PersonalModels
 from fedaux_pl.federation.pretraining import H0Source, create_extractor, create_h0_source
-from fedaux_pl.federation.releases import ReleaseCollector, create_collector, start_heads
+from fedaux_pl.federation.releases import (
+    ReleaseCollector,
+    create_collector,
+    start_students_at_classifier,
+)
 from fedaux_pl.federation.remote_clients import RemoteClients
 from fedaux_pl.federation.round_evaluation import evaluate_round
 from fedaux_pl.federation.round_log import (
@@ -79,7 +86,8 @@ _OF_CLASSES_AND_CLIENTS = ("class_accuracy/", "client_", "mean_client/", "worst_
 class Federation(LightningModule):
     """Run a method of federated learning, one communication round per epoch.
 
-    A round logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
+    The students are the server's models theta^P, one of each architecture, in every method. A round
+    logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
     without any, ``accuracy`` on the test data. ``accuracy/resnet8`` is the accuracy of one student.
     A round also logs the ``metrics``. If the evaluated data record which client a sample belongs
     to, all of this is logged for each client, with the mean ``mean_client/accuracy`` and the worst
@@ -232,7 +240,7 @@ class Federation(LightningModule):
         self.evidence = self.collector.release.evidence(released)  # s_i(x), p(c | x)
         self.server.keep_features(released.parts)
         if nobody_has_released and self.evidence.class_probabilities:
-            start_heads(self.students, self.evidence, released, self.processes)
+            start_students_at_classifier(self.students, self.evidence, released, self.processes)
 
     def extractors(self) -> dict[str, nn.Module]:
         """Return h_0 of each architecture as a network; empty before it is learned."""
@@ -243,9 +251,10 @@ class Federation(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Algorithm 2: run one communication round.
 
-        If the round fails, the students and all that a round changes are restored. If several
-        processes share the clients, each trains its own, whose models are ``updates``. All other
-        values below are equal in all processes. The ``batch`` is empty: clients hold the data.
+        If the round fails, the students and what rounds leave to the next one are restored.
+        Releases stay, because they have been paid for. If several processes share the clients, each
+        trains its own, whose models are ``updates``; seconds differ as well, and all other values
+        below are equal in all processes. The ``batch`` is empty, because clients hold the data.
         """
         t = self.current_epoch + 1
         log = self.round_log
@@ -261,22 +270,22 @@ class Federation(LightningModule):
             with log.stage("averaging"):  # theta^P <- sum_i |D_i| theta_i / sum_i |D_i|
                 answers = gather_answers(updates, selected, self.processes)
                 averages = self.server.average(theta, updates, answers)
-                models = self.server.collect_round(t, updates, answers, averages)
+                round_models = self.server.collect_round(t, updates, answers, averages)
                 log.add(loss_metrics(answers))
             new_models: Mapping[str, State] = averages
             if self.algorithm.distills:
                 with log.stage("teachers"):  # y(x) <- softmax(sum_i s_i(x) f_i(x) / sum_i s_i(x))
-                    soft_labels = self.server.soft_labels(models, self.evidence)
+                    soft_labels = self.server.soft_labels(round_models, self.evidence)
                 with log.stage("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(t, theta, averages, soft_labels)
-                    blended = self.blender.blend(t, averages, distilled)  # paper: distilled
+                    blended = self.blender.blend(t, averages, distilled)  # blend = 1: distilled
                     new_models = blended.models
                 log.add({**losses, **blended.metrics})
             if self.is_measured(t):
                 with log.stage("evaluation"):
-                    measured = evaluate_round(self.server, models, self.evidence)
+                    measured = evaluate_round(self.server, round_models, self.evidence)
                 log.add({f"{self.evaluation_prefix}{k}": v for k, v in measured.items()})
-            dropped = self.server.forget_teachers(models)
+            dropped = self.server.forget_teachers(round_models)
             log.finish(updates, payloads, self.server.memory, dropped)
             for name, state in new_models.items():
                 self.students[name].load_state_dict(state)
@@ -290,7 +299,10 @@ class Federation(LightningModule):
         return sample_clients(len(self.architectures), self.participation, seed)
 
     def is_measured(self, t: int) -> bool:
-        """Return whether a validation follows round t; only then are its teachers evaluated."""
+        """Return whether a validation follows round t.
+
+        Only then are its averages and teachers evaluated.
+        """
         every = self.trainer.check_val_every_n_epoch
         return self.trainer.enable_validation and (every is None or t % every == 0)
 
@@ -329,10 +341,11 @@ class Federation(LightningModule):
             self.students.clear()
         self.plan = self.plan_releases() if is_fit else {}
         if not self.students:
-            # a given h_0 needs no other weights, and sites get theirs from the server
+            # learning h_0 starts at weights that come with the network, if there are any; a given
+            # h_0 needs none, and a site gets its weights from the server
             is_received = self.choose_h0() or self.data.holds == "private"
-            loads = self.algorithm.pretrained and not is_received
-            self.create_students(self.data.input_shape, self.data.classes, pretrained=loads)
+            loads_weights = self.algorithm.pretrained and not is_received
+            self.create_students(self.data.input_shape, self.data.classes, loads_weights)
         checks.check_students(self.trainer, self.data, arguments, self.students, stage)
         check_sums(self.plan, dict(self.students.items()), len(self.classes))
         self._outer_threads = torch.get_num_threads()
@@ -341,7 +354,7 @@ class Federation(LightningModule):
     def create_students(
         self, input_shape: Sequence[int], classes: Sequence[str], pretrained: bool
     ) -> None:
-        """Create the models, ``pretrained`` from weights that come with them, if there are any."""
+        """Create the models; ``pretrained`` for the weights that come with a network, not h_0."""
         self.classes = tuple(classes)
         self.students.create(input_shape, len(classes), pretrained, self.pretraining.seed)
         self.evaluation = Evaluation(self.chosen_metrics, self.classes)
@@ -385,9 +398,9 @@ class Federation(LightningModule):
         self.blender = create_blender(self.distillation.blend, self.pool, self.state)
         self.personal = PersonalModels(clients, self.batchnorm_statistics)
         self.round_log = RoundLog(self.run, self.state, self.students, self.head_only)
-        kept = None if self.remote is None else self.remote.h0_folder
+        h0_folder = None if self.remote is None else self.remote.h0_folder
         self.h0_source = create_h0_source(
-            self.run, self.students, self.pretraining, self.choose_h0(), kept
+            self.run, self.students, self.pretraining, self.choose_h0(), h0_folder
         )
         self.evidence = Evidence()
         self.collector = None
@@ -408,7 +421,7 @@ class Federation(LightningModule):
         self.loaded_from = None
 
     def announce_duration(self, has_rounds: bool = True) -> None:
-        """Print how long the run takes, unless it is short."""
+        """Print how long the run takes, unless it is short; without rounds only h_0 is learned."""
         learns_h0 = self.algorithm.pretrained and not self.h0
         rounds = self.run.rounds - len(self.history) if has_rounds else 0
         work = RoundWork(
@@ -421,8 +434,9 @@ class Federation(LightningModule):
 
     @property
     def reads_features(self) -> bool:
-        """Whether heads are trained on h(x), computed once, which augmentation would change.
+        """Whether heads are trained on stored features h(x) instead of x.
 
+        This needs a fixed h, and no augmentation.
         Networks with a ``forward`` of their own are trained on x.
         """
         augmented = self.local.augmentation or self.distillation.augmentation
@@ -507,11 +521,14 @@ class Federation(LightningModule):
 
     @h0.setter
     def h0(self, given: Mapping[str, GivenH0]) -> None:
-        """Start the next fit from an h_0 of each architecture that was learned elsewhere."""
+        """Start the next fit from an h_0 of each architecture that was learned elsewhere.
+
+        Until that fit has read it, ``h0`` returns what it returned before.
+        """
         self.given_h0 = dict(given)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Check h_0 here: torch keeps a module as a part, whatever setter there is."""
+        """Check h_0 here: torch would keep a module as a part, without calling the setter."""
         if name == "h0":
             check_names(value, list(self.clients))
         super().__setattr__(name, value)
@@ -527,7 +544,10 @@ class Federation(LightningModule):
 
     @property
     def voting_records(self) -> VotingRecords | None:
-        """The private records by which clients vote; None for none, and at sites, which say it."""
+        """The private records by which clients vote; None if they do not vote.
+
+        None at real sites as well, because they state it themselves.
+        """
         data = self.federated_data
         if data is None or data.at_sites or not self.uses_vote:
             return None
@@ -653,9 +673,9 @@ class Federation(LightningModule):
         shown = {k: v for k, v in self.measure().items() if not k.startswith(hidden)}
         if is_fit:
             self.state.metrics |= {prefix + name: value for name, value in shown.items()}
-            # callbacks monitor mean and worst: there may be many clients
-            hidden = _OF_CLASSES_AND_CLIENTS[:2]
-        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(hidden)}
+        # callbacks monitor mean and worst, not each client: there may be many
+        unmonitored = _OF_CLASSES_AND_CLIENTS[:2] if is_fit else ()
+        measured = {prefix + k: v for k, v in shown.items() if not k.startswith(unmonitored)}
         log_measured(self, measured, logger=not is_fit)  # a round logs all its metrics
 
     @property
@@ -697,8 +717,8 @@ class Federation(LightningModule):
 
         Args:
             examples: The evaluated data.
-            logits: Those of the server's models, of the first of ``examples``, which are returned
-                if clients have no other models.
+            logits: What the server's models predict for the first of ``examples``, which is
+                returned if clients have no models of their own.
         """
         is_owned = examples.clients is not None
         is_owned = is_owned and list(examples.client_names) == self.data.client_names

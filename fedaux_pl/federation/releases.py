@@ -54,8 +54,8 @@ class ReleaseCache:
     def _describe(self, step: Step, h0: Mapping[str, nn.Module]) -> str:
         """Return all that determines the releases of a step except their noise, as text.
 
-        This includes the records of each client and what maps them to rows, not how they were
-        divided.
+        The records of each client and what maps them to rows are part of it. The options by which
+        records were divided among clients are not.
         """
         data = self.run.data
         key = {
@@ -111,8 +111,8 @@ class ReleaseCollector:
         released = self._released(collected, parts)
         for step in self.plan.values():
             for name, asked in self._whom_to_ask(step, released).items():
-                first = () if step is released.first else released.heads
-                collected[name] = self._ask(pool, asked, features, first)
+                first_heads = () if step is released.first else released.heads
+                collected[name] = self._ask(pool, asked, features, first_heads)
             released = self._released(collected, parts)  # sites have reported their sizes
         return released
 
@@ -148,7 +148,7 @@ class ReleaseCollector:
             asked = released.collected.get(step.name, Collected(step, clients))
             return {step.name: replace(asked, clients=clients)}
         groups = {}
-        for architecture in released.reference:
+        for architecture in released.reference:  # its keys: all architectures
             clients = clients_of(released.group(architecture))
             if not clients:  # sites that have never answered
                 continue
@@ -166,18 +166,19 @@ class ReleaseCollector:
         pool: ClientPool,
         asked: Collected,
         features: PublicFeatures,
-        first: Sequence[ReleasedHead],
+        first_heads: Sequence[ReleasedHead],
     ) -> Collected:
         """Return a step with the releases of the clients asked; those of sites may be missing.
 
-        Releases of a checkpoint are used again. Later steps use the feature maps of ``first``, the
-        releases of the first step.
+        Releases of a checkpoint are used again. Later steps use the feature maps of
+        ``first_heads``, the releases of the first step.
         """
         step = asked.step
         self._check_secrecy(pool, step)
         if not asked.heads:
-            step = pool.settle(step, asked.clients, first)
-        ask = partial(self._ask_pool, pool, step, self._missing(asked), features, first)
+            # a server of sites sends the same classifier as in its first run
+            step = pool.settle(step, asked.clients, first_heads)
+        ask = partial(self._ask_pool, pool, step, self._missing(asked), features, first_heads)
         heads = list(asked.heads)
         if pool.at_sites:
             heads += ask()
@@ -197,12 +198,12 @@ class ReleaseCollector:
         step: Step,
         clients: Sequence[int],
         features: PublicFeatures,
-        first: Sequence[ReleasedHead],
+        first_heads: Sequence[ReleasedHead],
     ) -> Sequence[ReleasedHead]:
         """Let clients release, with feature maps that are fitted to public features once."""
         if not clients:
             return []
-        maps = {self.run.architectures[head.client]: head.public_map for head in first}
+        maps = {self.run.architectures[head.client]: head.public_map for head in first_heads}
         if not maps:
             for name in features.h0:
                 auxiliary = features.auxiliary(name)
@@ -262,7 +263,7 @@ def create_collector(
     return ReleaseCollector(run, release, plan, ReleaseCache(run, options, folder))
 
 
-def start_heads(
+def start_students_at_classifier(
     students: Students, evidence: Evidence, released: Released, processes: Processes
 ) -> None:
     """Start the students' heads at the classifier that was made of class statistics.

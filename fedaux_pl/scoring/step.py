@@ -71,7 +71,10 @@ class Step:
 
     @property
     def sends(self) -> bool:
-        """Whether the server first sends tensors, which it computes from earlier releases."""
+        """Whether the server, not the client, first sends tensors.
+
+        It computes them from earlier releases.
+        """
         any_length = 1
         return bool(self.scorer.sent_shapes(any_length, any_length))
 

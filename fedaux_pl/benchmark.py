@@ -37,11 +37,16 @@ class MeasuredFederation(Federation):
     once: defaultdict[str, list[float]]
     preparation_seconds: float
 
+    def setup(self, stage: str) -> None:
+        """Set up the federation, and forget earlier measurements."""
+        self.once = defaultdict(list)
+        self.preparation_seconds = 0.0
+        super().setup(stage)
+
     def start(self) -> None:
         """Create the clients and the server, and watch what the runner prepares."""
         super().start()
         runner = self.run.runner
-        self.once = defaultdict(list)
         self._listen_to_triton(runner.device)
         runner.preparing = self._watch(runner.preparing, runner.device)
         # the quality of h_0 does not matter here

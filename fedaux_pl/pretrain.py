@@ -17,15 +17,16 @@ class LearnH0(Federation):
 
     def setup(self, stage: str) -> None:
         """Set up the federation, and refuse a smallest number of steps or rounds."""
+        self.accuracy = {}
         check_without_rounds(self.trainer)
         super().setup(stage)
 
     def on_fit_start(self) -> None:
         """Learn h_0, and stop before the first round."""
+        self.check_continued()
         self.start()
         self.announce_duration(has_rounds=False)
         self.learn_h0()
-        self.accuracy = {}
         if not self.data.at_sites:
             for name, h0 in self.extractors().items():
                 self.accuracy[name] = knn_accuracy(self.run, h0)

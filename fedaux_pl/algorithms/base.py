@@ -92,10 +92,10 @@ class Algorithm:
         plain: dict[str, Any] = {"method": type(self).__name__, "pretrained": self.pretrained}
         if self.release is not None:
             plain |= self.release.scoring.settings()
-        options = fields(self) if is_dataclass(self) else ()
-        for option in options:
-            if option.name not in ("scoring", "privacy"):  # the settings of the release
-                plain[option.name] = getattr(self, option.name)
+        names = [option.name for option in fields(self)] if is_dataclass(self) else []
+        for name in names:
+            if name not in ("scoring", "privacy"):  # they are in the settings of the release
+                plain[name] = getattr(self, name)
         return plain
 
     def check(self, options: RunOptions) -> None:

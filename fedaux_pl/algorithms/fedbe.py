@@ -38,7 +38,7 @@ class FedBE(Algorithm):
 
     def members(self, models: Round) -> Sequence[Member]:
         """The clients' models, their average, and samples of the posterior fitted to them."""
-        all_updates = models.all_updates()
+        all_updates = models.all_updates
         members: list[Member] = []
         for number, (architecture, average) in enumerate(sorted(models.averages.items())):
             updates = [update for update in all_updates if update.architecture == architecture]

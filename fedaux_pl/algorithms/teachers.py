@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,8 +51,9 @@ class Round:
             for answer in self.answers
         ]
 
+    @cached_property
     def all_updates(self) -> list[Update]:
-        """Return the updates of all processes, for methods that need them in every process."""
+        """The updates of all processes, for methods that need them in every process."""
         merged = self.processes.merge({update.client: update for update in self.updates})
         return [merged[client] for client in self.clients]
 
@@ -119,8 +121,10 @@ class Teachers:
 
     def __iter__(self) -> Iterator[Teacher]:
         yield from self._members()
-        yield from self._remembered()
-        yield from self._class_teacher()
+        present = [member.client for member in self.members if member.client is not None]
+        absent = [] if self.memory is None else self.memory.absent(self.part, present)
+        yield from self._remembered(absent)
+        yield from self._class_teacher([*present, *absent])
 
     def _members(self) -> Iterator[Teacher]:
         """Yield the members' predictions; a memory keeps those of the clients."""
@@ -144,12 +148,11 @@ class Teachers:
             certainty = self._certainty_of(member.client)
             yield Teacher(logits, certainty, member.client, member.architecture, member.size)
 
-    def _remembered(self) -> Iterator[Teacher]:
+    def _remembered(self, absent: Sequence[int]) -> Iterator[Teacher]:
         """Yield the logits of remembered clients that are absent."""
         memory = self.memory
         if memory is None:
             return
-        absent = self._absent()
         logits_of = self.processes.in_order(
             absent,
             [client for client in absent if client in memory.teachers],
@@ -165,20 +168,14 @@ class Teachers:
                 self.sizes[client] if self.sizes else 0,
             )
 
-    def _class_teacher(self) -> Iterator[Teacher]:
-        """Yield log p(c | x), which counts as much as all clients that do not teach."""
+    def _class_teacher(self, teaching: Sequence[int]) -> Iterator[Teacher]:
+        """Yield log p(c | x), which counts as much as all clients except those ``teaching``."""
         if self.certainty is None or self.class_probabilities is None:
             return
         does_not_teach = torch.ones(len(self.certainty), device=self.certainty.device)
-        does_not_teach[[*self._present(), *self._absent()]] = 0
+        does_not_teach[list(teaching)] = 0
         logits = self.class_probabilities.clamp(min=_SMALLEST_PROBABILITY).log()
         yield Teacher(logits, does_not_teach @ self.certainty)
-
-    def _present(self) -> list[int]:
-        return [member.client for member in self.members if member.client is not None]
-
-    def _absent(self) -> list[int]:
-        return [] if self.memory is None else self.memory.absent(self.part, self._present())
 
     def _certainty_of(self, client: int | None) -> Tensor | None:
         if self.certainty is None or client is None:

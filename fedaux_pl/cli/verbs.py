@@ -48,7 +48,10 @@ def fit(args: Sequence[str]) -> FederationCLI:
     measured = last_measured(history)
     kept = ""
     if cli.best is not None and not cli.best.best_model_path:
-        kept = "last.ckpt holds the model of the last round: no validation data chose another one"
+        if cli.datamodule.validation_examples is None:
+            kept = (
+                "last.ckpt holds the model of the last round: no validation data chose another one"
+            )
     elif cli.best is not None and cli.trainer.limit_test_batches:
         cli.checkpoint = None  # the model of the last round
         _run(cli, cli.trainer.test, verbose=False)

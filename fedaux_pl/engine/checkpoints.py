@@ -18,7 +18,7 @@ from fedaux_pl.files import write_atomically
 from fedaux_pl.lightning import TorchCheckpointIO, rank_zero_warn
 from fedaux_pl.tensor_files import load_tensor_file
 
-FORMAT = 7
+FORMAT = 8
 """The format of a federation's checkpoints, since 2.0; others are refused."""
 _ENTRIES: Mapping[str, type] = {"state_dict": Mapping, "hyper_parameters": Mapping}
 _FEDERATION: Mapping[str, type] = {

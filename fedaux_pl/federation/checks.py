@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from inspect import get_annotations
 from typing import Any, get_args
 
 import torch
@@ -128,21 +129,42 @@ def check_settings(given: Mapping[str, Any]) -> None:
 
 
 def check_method(algorithm: Algorithm) -> None:
-    """Raise a TypeError for a class of a user that no frozen dataclass is, or of version 1.0."""
+    """Raise a TypeError for a class of a user that is no valid method.
+
+    A method is a frozen dataclass, overrides no hook of version 1.0, and draws the noise of a
+    release as its option ``privacy`` says.
+    """
     kind = type(algorithm)
     for parent in kind.__mro__:
-        if parent is Algorithm or not issubclass(parent, Algorithm):
+        if parent in (Algorithm, object):
             continue
         for name, advice in FORMER_HOOKS.items():
-            if name in vars(parent):
+            value = vars(parent).get(name)
+            if callable(value) or isinstance(value, bool | property | classmethod | staticmethod):
                 raise TypeError(f"{kind.__name__}.{name} is of version 1.0: {advice}")
-        has_options = "__init__" in vars(parent) or bool(vars(parent).get("__annotations__"))
-        if has_options and "__dataclass_params__" not in vars(parent):
+        annotations = get_annotations(parent).values()
+        options = [each for each in annotations if "ClassVar" not in str(each)]
+        dataclass_options = vars(parent).get("__dataclass_params__")
+        is_frozen = dataclass_options is not None and dataclass_options.frozen
+        if (options or "__init__" in vars(parent)) and not is_frozen:
             raise TypeError(
-                f"{parent.__name__} has options but is no dataclass. A method is a frozen "
+                f"{parent.__name__} has options but is no frozen dataclass. A method is a frozen "
                 "dataclass whose fields are its options: put @dataclass(frozen=True) above the "
                 "class, and fields in place of __init__ (docs/extending.md)"
             )
+    if algorithm.release is not None and not _takes_secret_noise(algorithm):
+        raise TypeError(
+            f"{kind.__name__} has a release, whose noise must be that of its option privacy: add "
+            "the field privacy, and create the scoring of the release with it (docs/extending.md)"
+        )
+
+
+def _takes_secret_noise(algorithm: Algorithm) -> bool:
+    """Return whether the noise of a release becomes secret if the option says so."""
+    try:
+        return algorithm.with_secret_noise().secret_noise
+    except TypeError:  # it has no such option
+        return False
 
 
 def run_options(given: Mapping[str, Any], precision: str | None = None) -> RunOptions:

@@ -197,7 +197,7 @@ class Federation(LightningModule):
 
     def on_fit_start(self) -> None:
         """Create the clients and the server, and run Algorithm 1."""
-        self._check_continued()
+        self.check_continued()
         self.start()
         self.announce_duration()
         self.prepare()
@@ -410,7 +410,7 @@ class Federation(LightningModule):
             )
         self._has_started = True
 
-    def _check_continued(self) -> None:
+    def check_continued(self) -> None:
         """Raise a ConfigurationError if a new run would forget the rounds of a checkpoint."""
         if self.loaded_from is not None and self.trainer.ckpt_path is None:
             raise ConfigurationError(
@@ -812,7 +812,9 @@ class Federation(LightningModule):
             checkpoint["state_dict"] = {f"students.{key}": value for key, value in weights.items()}
         checkpoint["federation"] = {
             **checkpoint_content.describe_run(self.data, self.settings()),
-            **self.state.content(self.processes, at_round_start=repeats),
+            **self.state.content(
+                self.processes, remembers=self.algorithm.remember, at_round_start=repeats
+            ),
             "privacy": self.privacy(),
         }
 

@@ -41,11 +41,11 @@ def describe(value: Any) -> Any:
         return str(value)
     if isinstance(value, TrainingSettings):
         arguments = value.plain()
-    elif isinstance(value, _KINDS):
-        arguments = {}
-        if is_dataclass(value):
-            given = [field.name for field in fields(value) if field.init]
-            arguments = {name: getattr(value, name) for name in given}
+    elif isinstance(value, _KINDS) and is_dataclass(value):
+        given = [field.name for field in fields(value) if field.init]
+        arguments = {name: getattr(value, name) for name in given}
+    elif isinstance(value, _KINDS) and type(value).__init__ is object.__init__:
+        arguments = {}  # it has no options
     else:
         is_plain = isinstance(value, str | int | float | bool | None)
         return value if is_plain else {_NOT_SAVED: repr(value)}

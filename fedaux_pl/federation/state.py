@@ -83,11 +83,14 @@ class RunState:
         """Return the students' weights at the start of a round that is not finished."""
         return None if self._round_start is None else self._round_start.weights
 
-    def content(self, processes: Processes, at_round_start: bool) -> dict[str, Any]:
+    def content(
+        self, processes: Processes, *, remembers: bool, at_round_start: bool
+    ) -> dict[str, Any]:
         """Return the state as tensors and plain values, for a checkpoint.
 
         Args:
             processes: The processes, each of which remembers some of the teachers.
+            remembers: Whether the method remembers teachers.
             at_round_start: Whether to return what the unfinished round began with, because it will
                 be repeated.
         """
@@ -105,7 +108,7 @@ class RunState:
             }
         return {
             **entries,
-            "teachers": processes.merge(teachers),
+            "teachers": processes.merge(teachers) if remembers else {},
             "h0": self.h0,
             "releases": releases,
             "history": self.history,

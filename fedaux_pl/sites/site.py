@@ -9,6 +9,7 @@ from torch import nn
 
 from fedaux_pl.data.fingerprints import key_id, keyed_fingerprint, machine_key
 from fedaux_pl.engine import SeedPurpose
+from fedaux_pl.errors import PrivacyError
 from fedaux_pl.federation import Federation, LocalTraining
 from fedaux_pl.federation.checks import check_without_rounds
 from fedaux_pl.federation.clients import LocalClients
@@ -52,6 +53,7 @@ class SiteFederation(Federation):
 
     def on_fit_start(self) -> None:
         """Answer requests until the site is ended."""
+        self.check_continued()
         self.start()
         self.site.run()
         self.trainer.should_stop = True
@@ -254,7 +256,7 @@ class Site:
         delta = self.privacy.delta
         epsilons = self.limits.epsilons(self.privacy)
         allow_new_h0 = self.limits.allow_new_h0
-        if not federation.algorithm.secret_noise:  # a rehearsal, or a method without releases
+        if self.limits.rehearsal or federation.algorithm.release is None:
             return Budget(None, {}, delta, epsilons, allow_new_h0)
         records = federation.data.client(0)
         return Budget.of_records(records, self.origin, delta, epsilons, allow_new_h0)
@@ -280,7 +282,13 @@ class Site:
             # this method releases nothing, but another one has
             records = self.federation.data.client(0)
             budget = Budget.of_records(records, self.origin, self.privacy.delta)
-        total = budget.total()
+        try:
+            total = budget.total()
+        except PrivacyError as error:
+            if self.budget.ledger is not None:
+                raise
+            self.journal.log_line(f"note: {error}", "note")  # this method does not need the ledger
+            return
         if total.updates:
             self.journal.log_line(f"note: {total.describe()}", "note")
 

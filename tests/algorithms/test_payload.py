@@ -1,19 +1,39 @@
 """What server and clients keep and send besides weights: averaged, counted, saved and restored."""
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from fedaux_pl.algorithms import Answer, FedAdam, FedAvgM, FedDF, Scaffold, Update
+from fedaux_pl.algorithms import (
+    Algorithm,
+    Answer,
+    FedAdam,
+    FedAvgM,
+    FedClassMeans,
+    FedDF,
+    Scaffold,
+    Update,
+)
+from fedaux_pl.algorithms.class_statistics import ClassTeacher
 from fedaux_pl.engine import AtomicCheckpointIO
+from fedaux_pl.errors import ConfigurationError, PrivacyError
+from fedaux_pl.federation import LocalTraining
 from fedaux_pl.federation.averaging import average_payloads
 from fedaux_pl.federation.checks import FORMER_HOOKS
 from fedaux_pl.federation.round_evaluation import evaluate_round
 from fedaux_pl.functional.communication import state_bytes
 from fedaux_pl.processes import Processes
+from fedaux_pl.scoring import Privacy, StatisticsScoring
+from fedaux_pl.sites.adapt_algorithm import adapt_algorithm
 from tests.algorithms.test_scaffold import FOUR, SGD
 from tests.federation.test_resume import MOMENTS, fit_saving, save_within_rounds
 from tests.federations import assert_same, create, fit, measured, run, weights
+
+ONE_STEP = StatisticsScoring(dimensions=8, releases=1)
 
 # Lightning's warning about a resumed run.
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks")
@@ -122,12 +142,12 @@ def test_a_second_fit_forgets_the_states(tmp_path):
 
 @pytest.mark.parametrize("hook", FORMER_HOOKS)
 def test_a_hook_of_version_1_is_refused(hook):
-    own = type("Own", (FedDF,), {hook: False})
+    own = type("Own", (FedDF,), {hook: lambda *_: None})
     with pytest.raises(TypeError, match=f"Own.{hook} is of version 1.0"):
         create(own())
 
 
-def test_options_of_a_method_that_is_no_dataclass_are_refused():
+def test_options_of_a_method_that_is_no_frozen_dataclass_are_refused():
     class Undecorated(FedDF):
         share: float = 0.5
 
@@ -135,6 +155,48 @@ def test_options_of_a_method_that_is_no_dataclass_are_refused():
         def __init__(self, share):
             super().__init__()
 
-    for method in (Undecorated(), WithConstructor(0.5)):
-        with pytest.raises(TypeError, match=r"no dataclass\. .* put @dataclass\(frozen=True\)"):
+    class Mixin:
+        def __init__(self, share=0.5):
+            self.share = share
+
+    class WithMixin(Mixin, Algorithm):
+        pass
+
+    @dataclass
+    class NotFrozen(Algorithm):
+        share: float = 0.5
+
+    for method in (Undecorated(), WithConstructor(0.5), WithMixin(share=0.3), NotFrozen()):
+        with pytest.raises(TypeError, match=r"is no frozen dataclass\. .* put @dataclass\(frozen"):
             create(method)
+
+
+def test_a_method_without_options_needs_no_dataclass():
+    class Plain(FedDF):
+        distills: ClassVar[bool] = False
+
+    assert create(Plain()).algorithm.name == "Plain"
+
+
+def test_a_release_draws_its_noise_as_the_option_privacy_says():
+    """Otherwise a real site, which makes the noise secret by this option, would seed it."""
+
+    @dataclass(frozen=True)
+    class OwnPrivacy(FedClassMeans):
+        @cached_property
+        def release(self):
+            return ClassTeacher(self.scoring.create(Privacy(epsilon=1.0)))
+
+    with pytest.raises(TypeError, match="OwnPrivacy has a release, whose noise must be"):
+        create(OwnPrivacy())
+    with pytest.raises(PrivacyError, match="does not become secret by its option"):
+        adapt_algorithm(OwnPrivacy(scoring=ONE_STEP), LocalTraining(), rehearsal=False)
+
+
+def test_sites_refuse_a_method_whose_server_sends_more_than_models():
+    class Corrected(FedDF):
+        def correction(self, received, kept):
+            return received
+
+    with pytest.raises(ConfigurationError, match="a site keeps nothing between rounds"):
+        adapt_algorithm(Corrected(), LocalTraining(), rehearsal=True)

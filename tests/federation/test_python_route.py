@@ -25,7 +25,14 @@ from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.federation import Federation
 from fedaux_pl.federation.hyperparameters import describe, rebuild
 from fedaux_pl.federation.settings import LocalTraining, Pretraining
-from fedaux_pl.scoring import Logistic, Privacy, SecureSums, Whitened
+from fedaux_pl.scoring import (
+    Logistic,
+    MeanScoring,
+    Privacy,
+    ScoringRecipe,
+    SecureSums,
+    Whitened,
+)
 from tests.federations import FewDigits, assert_same, create, fit, split, weights
 from tests.paper import Parts
 
@@ -210,6 +217,18 @@ def test_objects_are_described_and_created_again():
     sums = Privacy(1.0, secure=SecureSums(colluders=2, pins={"north": "a key"}))
     assert rebuild(describe(FedClassMeans(privacy=sums))).privacy == sums
     assert list(signature(FedAvg).parameters) == ["pretrained"]
+
+
+def test_a_recipe_that_is_no_dataclass_is_not_saved_with_other_options():
+    class Recipe(ScoringRecipe):
+        def __init__(self, dimensions=8):
+            self.dimensions = dimensions
+
+        def create(self, privacy):
+            return MeanScoring(self.dimensions).create(privacy)
+
+    with pytest.raises(ConfigurationError, match=r"does not hold .*Recipe.*algorithm="):
+        rebuild(describe(FedAUX(scoring=Recipe(4))))
 
 
 def test_a_checkpoint_cannot_choose_what_is_imported_or_called(monkeypatch):

@@ -290,8 +290,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path):
     content["federation"]["format"] = 99
     torch.save(content, tmp_path / "new.ckpt")
     for name, message in (
-        ("old", r"written by 1.0 or an earlier version \(format 1; expected 7\): start anew"),
-        ("new", r"written by a later version \(format 99; expected 7\): start anew"),
+        ("old", r"written by 1.0 or an earlier version \(format 1; expected 8\): start anew"),
+        ("new", r"written by a later version \(format 99; expected 8\): start anew"),
     ):
         path = tmp_path / f"{name}.ckpt"
         with pytest.raises(ConfigurationError, match=message):

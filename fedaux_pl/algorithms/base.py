@@ -92,7 +92,9 @@ class Algorithm:
         plain: dict[str, Any] = {"method": type(self).__name__, "pretrained": self.pretrained}
         if self.release is not None:
             plain |= self.release.scoring.settings()
-        names = [option.name for option in fields(self)] if is_dataclass(self) else []
+        names: list[str] = []
+        if is_dataclass(self):
+            names = [option.name for option in fields(self)]
         for name in names:
             if name not in ("scoring", "privacy"):  # they are in the settings of the release
                 plain[name] = getattr(self, name)

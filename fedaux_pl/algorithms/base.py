@@ -43,8 +43,8 @@ class Algorithm:
     - ``check`` refuses options that the method cannot use; with a release, call the check of the
       parent as well.
 
-    A method with a release has the option ``privacy``, and ``scoring`` or its parts. No method
-    modifies a tensor that it is given, because a failed round is undone. Every imported subclass
+    A method with a release has the option ``privacy``, and ``scoring`` or its parts. A method must
+    not modify a tensor that it is given, because a failed round is undone. Every imported subclass
     can be chosen by its name on the command line.
 
     Examples:

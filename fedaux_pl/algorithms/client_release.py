@@ -29,9 +29,9 @@ from fedaux_pl.scoring import (
 class Released:
     """What the server has received from the clients so far, and the data that it scores.
 
-    It scores D_distill, whose samples the teachers label, and the evaluated data, but these only to
-    measure the teachers. ``parts`` holds h_0(x), shape (N, d), by part and architecture; the parts
-    are D_distill (``distill``) and the evaluated data (``evaluation``).
+    The server scores D_distill, whose samples the teachers label. It scores the evaluated data only
+    to measure the teachers. ``parts`` holds h_0(x), shape (N, d), by part and architecture; the
+    parts are D_distill (``distill``) and the evaluated data (``evaluation``).
     """
 
     plan: Plan  # the steps in which the clients release

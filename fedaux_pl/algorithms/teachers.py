@@ -58,7 +58,7 @@ class Round:
         return [merged[client] for client in self.clients]
 
     def divide(self, members: Sequence[Member]) -> list[Member]:
-        """Divide members whose weights every process holds.
+        """Divide members, whose weights every process holds, among the processes.
 
         One process keeps the weights of a member and predicts with it; the others get None.
         """
@@ -169,7 +169,7 @@ class Teachers:
             )
 
     def _class_teacher(self, teaching: Sequence[int]) -> Iterator[Teacher]:
-        """Yield log p(c | x), which counts as much as all clients except those ``teaching``."""
+        """Yield log p(c | x), weighted by the sum of s_i(x) over all clients not ``teaching``."""
         if self.certainty is None or self.class_probabilities is None:
             return
         does_not_teach = torch.ones(len(self.certainty), device=self.certainty.device)

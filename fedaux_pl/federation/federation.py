@@ -7,6 +7,10 @@ an interrupted run resumes after its last finished round.
 
 Lightning calls ``setup``, ``on_load_checkpoint`` (of a resumed run), ``on_fit_start`` (Algorithm
 1), and in every round ``training_step`` (Algorithm 2), the validation and ``on_train_epoch_end``.
+
+A network is f = g(h(x)): features h and a head g. h_0 is h as pre-trained on D_aux, the public data
+without labels, of which D^- are the negatives and D_distill is the rest. docs/glossary.md explains
+all terms, and docs/architecture.md a run file by file.
 """
 
 import copy
@@ -86,14 +90,15 @@ _OF_CLASSES_AND_CLIENTS = ("class_accuracy/", "client_", "mean_client/", "worst_
 class Federation(LightningModule):
     """Run a method of federated learning, one communication round per epoch.
 
-    The students are the server's models theta^P, one of each architecture, in every method. A round
-    logs the accuracy of the students' ensemble: ``val/accuracy`` on the validation data or,
-    without any, ``accuracy`` on the test data. ``accuracy/resnet8`` is the accuracy of one student.
-    A round also logs the ``metrics``. If the evaluated data record which client a sample belongs
-    to, all of this is logged for each client, with the mean ``mean_client/accuracy`` and the worst
-    ``worst_client/accuracy``. Further measurements are ``client_loss/mean`` and
-    ``distillation_loss/resnet8``. Callbacks can monitor all of these except the per-client metrics.
-    A test logs ``accuracy``, ``accuracy/resnet8`` and the ``metrics`` in the same way.
+    The students are the server's models theta^P, one of each architecture. They have this name in
+    methods without distillation as well. A round logs the accuracy of the students' ensemble:
+    ``val/accuracy`` on the validation data or, without any, ``accuracy`` on the test data.
+    ``accuracy/resnet8`` is the accuracy of one student. A round also logs the ``metrics``. If the
+    evaluated data record which client a sample belongs to, all of this is logged for each client,
+    with the mean ``mean_client/accuracy`` and the worst ``worst_client/accuracy``. Further
+    measurements are ``client_loss/mean`` and ``distillation_loss/resnet8``. Callbacks can monitor
+    all of these except the per-client metrics. A test logs ``accuracy``, ``accuracy/resnet8`` and
+    the ``metrics`` in the same way.
 
     Args:
         algorithm: The method with its options, such as FedAvg(), FedDF() or FedAUX().
@@ -225,9 +230,9 @@ class Federation(LightningModule):
                 load_backbone(student, self.h0[name])
 
     def collect_evidence(self) -> None:
-        """Ask every client that has not released yet, and compute evidence from all releases.
+        """Ask the clients that have not released yet, and compute s_i(x) and p(c | x).
 
-        In a simulation all clients release before the first round. Real sites may do so later. A
+        Simulated clients all release before round 1. Real sites may answer in a later round. A
         resumed run has the releases from its checkpoint, but no evidence yet.
         """
         if self.collector is None:  # the method needs no release
@@ -239,6 +244,7 @@ class Federation(LightningModule):
         released = self.collector.collect(self.pool, self.state.releases, h0)  # w_i, noisy
         self.evidence = self.collector.release.evidence(released)  # s_i(x), p(c | x)
         self.server.keep_features(released.parts)
+        # once: later the heads have been trained, and a resumed run has them from its checkpoint
         if nobody_has_released and self.evidence.class_probabilities:
             start_students_at_classifier(self.students, self.evidence, released, self.processes)
 
@@ -253,8 +259,9 @@ class Federation(LightningModule):
 
         If the round fails, the students and what rounds leave to the next one are restored.
         Releases stay, because they have been paid for. If several processes share the clients, each
-        trains its own, whose models are ``updates``; seconds differ as well, and all other values
-        below are equal in all processes. The ``batch`` is empty, because clients hold the data.
+        trains some of them: ``updates`` (also in ``round_models``), ``dropped`` and the seconds are
+        those of one process. All other values below are equal in all processes. The ``batch`` is
+        empty, because clients hold the data.
         """
         t = self.current_epoch + 1
         log = self.round_log
@@ -278,7 +285,7 @@ class Federation(LightningModule):
                     soft_labels = self.server.soft_labels(round_models, self.evidence)
                 with log.stage("distillation"):  # theta^P minimizes D_KL(y, softmax(f(x)))
                     distilled, losses = self.server.distill(t, theta, averages, soft_labels)
-                    blended = self.blender.blend(t, averages, distilled)  # blend = 1: distilled
+                    blended = self.blender.blend(t, averages, distilled)  # by default: distilled
                     new_models = blended.models
                 log.add({**losses, **blended.metrics})
             if self.is_measured(t):

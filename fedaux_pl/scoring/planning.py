@@ -37,7 +37,7 @@ def plan(scoring: Scoring, numbers: PublicNumbers | None, counts: bool = False) 
         numbers: The public numbers about the clients' data, by which open options are chosen. None
             at real sites, which report these numbers only together with their releases. No option
             may be open there, except ``count_share`` of secure sums.
-        counts: Whether the server needs the class counts of each client.
+        counts: Whether the server needs the class counts of each client, as FedAUX does.
 
     Examples:
         >>> from fedaux_pl import FedClassMeans
@@ -129,7 +129,7 @@ def _plan_class_statistics(
 
     steps = {"statistics": Step(scoring, "statistics", share, is_summed)}
     if count_share > 0:
-        # This is count_share up to rounding. Ledger keys contain the difference: do not change it.
+        # count_share up to rounding; keys of ledgers contain this value, so its formula must stay
         remaining_share = 1 - releases * share
         counts = replace(scoring, scorer=ClassCounts())
         steps["counts"] = Step(counts, "counts", remaining_share)

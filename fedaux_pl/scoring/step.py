@@ -71,7 +71,7 @@ class Step:
 
     @property
     def sends(self) -> bool:
-        """Whether the server, not the client, first sends tensors.
+        """Whether the server must send tensors to the clients before they release.
 
         It computes them from earlier releases.
         """
@@ -140,7 +140,7 @@ class Step:
         return self._described(privacy.cost(sensitivity, simulated, self.share, summands))
 
     def _described(self, cost: Release) -> Release:
-        """Return a cost that says what is released and whether the scoring has a flaw."""
+        """Return a cost that says what is released, and why its (epsilon, delta) may not hold."""
         return replace(cost, flaw=self.scoring.flaw, what=self.scorer.what)
 
     def check_release(

@@ -45,7 +45,7 @@ def test_exported_models_predict_the_same(files):
 
 
 def test_checkpoints_are_refused_in_one_line(files, capsys):
-    refusal = r"written by 1\.0 or an earlier version \(format 6; expected 7\): start anew without"
+    refusal = r"written by 1\.0 or an earlier version \(format 6; expected 8\): start anew without"
     with pytest.raises(ConfigurationError, match=refusal):
         load_checkpoint(files / "last.ckpt")
     assert main(["export", str(files / "last.ckpt")]) == 1

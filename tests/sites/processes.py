@@ -186,7 +186,9 @@ class Federated:
 
     def _shared(self):
         path = self.folder / "run.yaml"
-        path.write_text(yaml.safe_dump(self.config))
+        written = self.folder / "run.yaml.written"  # another process may be reading the file
+        written.write_text(yaml.safe_dump(self.config))
+        written.replace(path)
         return f"--config={path}"
 
     def start_server(self, *more):

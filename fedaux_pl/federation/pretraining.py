@@ -22,7 +22,7 @@ from fedaux_pl.federation.run import Run
 from fedaux_pl.federation.settings import Pretraining
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional import derive_seed
-from fedaux_pl.models import backbone_state, complete_options, load_backbone
+from fedaux_pl.models import backbone_state, load_backbone
 from fedaux_pl.models.saved_models import read_safetensors
 from fedaux_pl.modules import KNNAccuracy
 from fedaux_pl.processes import Processes
@@ -165,7 +165,7 @@ def create_h0_source(
     if run.is_trial:
         settings = replace(settings, epochs=min(1, settings.epochs))
     cache = None if run.is_trial else cache_folder(run.runner.trainer)
-    options = {name: complete_options(name, **students.options_of(name)) for name in students}
+    options = students.complete_options()
     return H0Source(run, settings, options, cache, given, kept)
 
 

@@ -18,7 +18,6 @@ from fedaux_pl.federation.public_features import PublicFeatures
 from fedaux_pl.federation.run import Run
 from fedaux_pl.federation.students import Students
 from fedaux_pl.functional import LinearClassifier, fit_linear_head
-from fedaux_pl.models import complete_options
 from fedaux_pl.processes import Processes
 from fedaux_pl.scoring import Collected, Plan, ReleasedHead, Step, clients_of, pack, unpack
 
@@ -258,7 +257,7 @@ def create_collector(
             "fast_dev_run would make releases with secret noise, which cost privacy: set "
             "algorithm.privacy.secret to false in it"
         )
-    options = {name: complete_options(name, **students.options_of(name)) for name in students}
+    options = students.complete_options()
     folder = None if run.is_trial else cache_folder(run.runner.trainer)
     return ReleaseCollector(run, release, plan, ReleaseCache(run, options, folder))
 

@@ -10,7 +10,7 @@ from fedaux_pl.engine import SeedPurpose, evaluating, isolated_rng
 from fedaux_pl.errors import ConfigurationError
 from fedaux_pl.functional import derive_seed
 from fedaux_pl.functional.averaging import State
-from fedaux_pl.models import create_for, load_backbone, options_of, state_key
+from fedaux_pl.models import complete_options, create_for, load_backbone, options_of, state_key
 from fedaux_pl.modules.batch_checks import check_inputs
 from fedaux_pl.modules.state_dicts import copy_state
 
@@ -74,6 +74,10 @@ class Students(nn.ModuleDict):
     def options_of(self, name: str) -> dict[str, Any]:
         """Return the options of an architecture."""
         return options_of(name, self.names, self.model_options)
+
+    def complete_options(self) -> dict[str, dict[str, Any]]:
+        """Return the options of every architecture, with defaults, as keys of caches have them."""
+        return {name: complete_options(name, **self.options_of(name)) for name in self}
 
     def forward(self, x: Tensor) -> Tensor:
         """Return class probabilities of the ensemble of all students, shape (N, C)."""

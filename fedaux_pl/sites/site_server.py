@@ -13,7 +13,6 @@ from fedaux_pl.federation.cache import describe_model, load_or_compute
 from fedaux_pl.federation.client_pool import ClientPool
 from fedaux_pl.federation.clients import LocalClients
 from fedaux_pl.lightning import pl
-from fedaux_pl.models import complete_options
 from fedaux_pl.scoring import Guarantee, clients_of, first_step
 from fedaux_pl.sites.adapt_algorithm import adapt_algorithm
 from fedaux_pl.sites.agreement import create_agreement
@@ -196,8 +195,7 @@ class SiteServer:
         federation = self.federation
         if not federation.algorithm.secret_noise:
             return None
-        students = federation.students
-        options = {name: complete_options(name, **students.options_of(name)) for name in students}
+        options = federation.students.complete_options()
         processes = clients.run.processes
         return FirstResults(
             data=federation.data,
